@@ -1,0 +1,60 @@
+# Every target works on a bare clone: it makes .venv from the lock first. `make help` lists them.
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench torture docs lock clean environment
+
+PYTHON ?= python3
+export PYTHON
+RUN := .venv/bin
+# The folders that exist, so that each target works from the first day.
+CHECKED := $(wildcard src tests benchmarks examples scripts/*.py)
+
+help: ## Show this list
+	@echo "Penstock: an event bus and a crash-safe durable log for Python."
+	@echo
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' \
+	    | awk -F'|' '{ printf "  make %-9s %s\n", $$1, $$2 }'
+	@echo
+	@echo "  make test ARGS='-k recovery -x' passes arguments on. make PYTHON=python3.13 chooses Python."
+
+demo: environment ## Kill a writer in the middle of its work and show that nothing acknowledged is lost
+	@$(RUN)/python examples/crash_demo/main.py $(ARGS)
+
+test: environment ## Run the tests (a few minutes); installs optional Debian packages when root
+	@scripts/system-packages
+	@echo "Running the tests ..."
+	@$(RUN)/python -m pytest $(ARGS)
+
+lint: environment ## Check format, style and types
+	@echo "Checking format (ruff), style (ruff) and types (mypy) ..."
+	@$(RUN)/ruff format --quiet --diff $(CHECKED)
+	@$(RUN)/ruff check --quiet $(CHECKED)
+	@$(RUN)/mypy --no-error-summary $(CHECKED)
+	@echo "Lint: no complaints."
+
+bench: environment ## Measure the log beside raw writes, SQLite and LMDB; prints a table and JSON
+	@echo "Measuring ..."
+	@$(RUN)/python -m benchmarks $(ARGS)
+
+torture: environment ## Run the long tests: thousands of kills, crash states and power cuts
+	@scripts/system-packages
+	@echo "Running the long tests; this takes a while ..."
+	@$(RUN)/python -m pytest -m torture --timeout 7200 $(ARGS)
+
+docs: environment ## Build the documentation site into site/
+	@echo "Building the documentation ..."
+	@NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(RUN)/mkdocs build --quiet --strict --clean
+	@echo "Documentation: site/index.html"
+
+lock: environment ## Resolve the dependencies again into requirements/*.txt (ARGS=--upgrade for newer ones)
+	@echo "Locking ..."
+	@scripts/lock $(ARGS)
+	@scripts/environment
+	@echo "Locked: requirements/uv.txt and requirements/dev.txt"
+
+clean: ## Remove everything that make has made
+	@rm -rf .venv build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@echo "Clean."
+
+environment:
+	@scripts/environment

@@ -1,0 +1,3 @@
+"""Penstock: an event bus and a crash-safe durable log for Python."""
+
+__all__: list[str] = []
