@@ -38,11 +38,11 @@ bench: environment ## Measure the log beside raw writes, SQLite and LMDB; prints
 torture: environment ## Run the long tests: thousands of kills, crash states and power cuts
 	@scripts/system-packages
 	@echo "Running the long tests; this takes a while ..."
-	@$(RUN)/python -m pytest -m torture --timeout 7200 $(ARGS)
+	@HYPOTHESIS_PROFILE=torture $(RUN)/python -m pytest -m torture --timeout 7200 $(ARGS)
 
 docs: environment ## Build the documentation site into site/
 	@echo "Building the documentation ..."
-	@NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(RUN)/mkdocs build --quiet --strict --clean
+	@NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --quiet --strict --clean
 	@echo "Documentation: site/index.html"
 
 lock: environment ## Resolve the dependencies again into requirements/*.txt (ARGS=--upgrade for newer ones)

@@ -1,0 +1,32 @@
+"""What every test shares: hypothesis profiles and the rule that an acceptance mark names a line."""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+# A failing example is printed with the line that reproduces it. Deadlines are pytest-timeout's.
+settings.register_profile(
+    "test",
+    deadline=None,
+    max_examples=100,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("torture", parent=settings.get_profile("test"), max_examples=10_000)
+# For work on one test: the first failure as it was found, without shrinking.
+settings.register_profile(
+    "quick",
+    parent=settings.get_profile("test"),
+    max_examples=10,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse an acceptance mark without numbers: it would claim nothing."""
+    for item in items:
+        for mark in item.iter_markers("acceptance"):
+            if not mark.args or not all(isinstance(number, int) for number in mark.args):
+                raise pytest.UsageError(f"{item.nodeid}: @acceptance takes line numbers")

@@ -1,0 +1,96 @@
+"""The public door: what `penstock` exports is pinned, documented and light to import."""
+
+import importlib
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+# To change the public API, change this list too. A failing test prints the new one to paste here.
+PUBLIC: list[str] = []
+
+# Loaded only by the code that uses them, so that `pip install penstock` stays small.
+HEAVY = {"asyncpg", "boto3", "lz4", "obstore", "pyarrow", "rich", "sqlite3", "zstandard"}
+
+
+def documented_here(thing: object) -> bool:
+    """Whether somebody wrote a docstring: an inherited or a generated one does not count."""
+    if inspect.isclass(thing):
+        text = vars(thing).get("__doc__") or ""
+        return bool(text.strip()) and not text.startswith(f"{thing.__name__}(")
+    return bool((getattr(thing, "__doc__", "") or "").strip())
+
+
+def exported():
+    """Yield (name, object) of everything exported that can carry a docstring."""
+    for name in penstock.__all__:
+        thing = getattr(penstock, name)
+        if inspect.isclass(thing) or inspect.isroutine(thing) or inspect.ismodule(thing):
+            yield name, thing
+
+
+def public_members(owner: type):
+    """Yield (name, member) of the methods and properties that a class of ours defines."""
+    for name, member in vars(owner).items():
+        plain = inspect.isroutine(member) or isinstance(member, property | classmethod)
+        if plain and not name.startswith("_"):
+            yield name, member
+
+
+def test_the_exported_names_are_pinned():
+    pinned = "PUBLIC: list[str] = " + json.dumps(sorted(penstock.__all__), indent=4)
+    assert sorted(penstock.__all__) == PUBLIC, f"if this is meant, paste:\n{pinned}"
+
+
+def test_the_exported_names_are_sorted_and_exist():
+    assert list(penstock.__all__) == sorted(set(penstock.__all__))
+    for name in penstock.__all__:
+        assert hasattr(penstock, name), name
+
+
+def test_every_public_object_has_a_docstring():
+    bare = [name for name, thing in exported() if not documented_here(thing)]
+    assert not bare
+
+
+def test_every_public_method_has_a_docstring_of_its_own_or_of_its_base():
+    bare = [
+        f"{name}.{member_name}"
+        for name, thing in exported()
+        if inspect.isclass(thing)
+        for member_name, _ in public_members(thing)
+        if not inspect.getdoc(getattr(thing, member_name))
+    ]
+    assert not bare
+
+
+def test_star_import_gives_exactly_the_public_names():
+    namespace: dict[str, object] = {}
+    exec("from penstock import *", namespace)
+    assert sorted(namespace.keys() - {"__builtins__"}) == sorted(penstock.__all__)
+
+
+def test_importing_penstock_loads_no_extra():
+    program = "import sys, json, penstock; print(json.dumps(sorted(sys.modules)))"
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = {name.partition(".")[0] for name in json.loads(finished.stdout)}
+    assert not loaded & HEAVY
+
+
+PACKAGES = sorted(path.parent.name for path in Path(penstock.__path__[0]).glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_with_an_all_is_a_door_in_good_order(package):
+    """A package without `__all__` is private; tests/test_tidy.py keeps others out of it."""
+    door = importlib.import_module(f"penstock.{package}")
+    offered = getattr(door, "__all__", [])
+    assert list(offered) == sorted(set(offered))
+    assert [name for name in offered if not hasattr(door, name)] == []

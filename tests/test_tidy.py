@@ -1,0 +1,517 @@
+"""The house rules that a machine can hold: directions, doors, sizes, words and borders.
+
+Limits are ratchets, not walls. They stand at the top of this file, close above what the code needs
+today. `python tests/test_tidy.py` prints today's numbers: when they have fallen, lower the limit.
+Raising one is a decision; say why in the commit that does it.
+"""
+
+import ast
+import re
+import statistics
+import subprocess
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "penstock"
+OWN_FILE = Path(__file__)
+
+# ---------------------------------------------------------------------------------- ratchets
+
+# Lines of a function's body, without its docstring, over src/. Overloads and stubs do not count.
+FUNCTION_LINES_MEDIAN_MAX = 10
+FUNCTION_LINES_P90_MAX = 30
+FUNCTION_LINES_MAX = 60
+
+# Lines of a file, all of them.
+SOURCE_FILE_LINES_MAX = 500
+OTHER_FILE_LINES_MAX = 800
+
+# -------------------------------------------------------------------------------- directions
+
+# Imports point one way: a package may import from the lines above its own, and from itself.
+# A new package or module directly under src/penstock gets its place here.
+LAYERS = [
+    {"errors", "inotify"},
+    {"messages", "system"},
+    {"bus"},
+    {"resilience", "pressure"},
+    {"scaling"},
+    {"stores"},
+    {"log"},
+    {"streaming", "transports"},
+    {"spark", "observe"},
+    {"penstock"},  # the public door itself: src/penstock/__init__.py
+    {"cli", "dashboard"},
+    {"testing"},  # may import anything; nothing imports it
+]
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+
+# These stand on the public API alone, as a user's program does.
+ON_THE_PUBLIC_API_ONLY = {"cli", "dashboard"}
+
+# ------------------------------------------------------------------------------------ borders
+
+# The disk, the clock and chance are reached through penstock.system alone, so that tests can fail,
+# cut and reorder them. Written as the full name of what is called.
+OUTSIDE_WORLD = re.compile(
+    r"(builtins|io)\.open"
+    r"|os\.(open|close|read|pread|preadv|write|writev|pwrite|pwritev|sendfile|fsync|fdatasync"
+    r"|sync|truncate|ftruncate|posix_fallocate|rename|renames|replace|link|symlink|unlink|remove"
+    r"|rmdir|mkdir|makedirs|listdir|scandir|walk|stat|fstat|lstat|chmod|fchmod|urandom)"
+    r"|os\.path\.(exists|isfile|isdir|getsize|getmtime)"
+    r"|fcntl\.\w+|mmap\.mmap|shutil\.\w+|tempfile\.\w+"
+    r"|time\.(time|time_ns|monotonic|monotonic_ns|sleep)"
+    r"|random\.\w+|secrets\.\w+|uuid\.uuid[14]"
+    r"|threading\.(Thread|Timer)|concurrent\.futures\.ThreadPoolExecutor"
+)
+# Who may, and why. The key is a path below src/penstock; a folder ends with a slash.
+MAY_TOUCH_THE_WORLD = {
+    "system.py": "it is the border",
+    "inotify.py": "the part of the border that watches files",
+    "testing/": "fault injectors stand on the other side of the border",
+}
+
+# Reading data must never run code.
+RUNS_CODE = re.compile(
+    r"(pickle|cPickle|_pickle|dill|cloudpickle|marshal|shelve)(\.\w+)?"
+    r"|builtins\.(eval|exec|compile)"
+    r"|yaml\.(load|load_all|unsafe_load|unsafe_load_all|full_load)"
+)
+
+# -------------------------------------------------------------------------------------- words
+
+UNFINISHED = ["TODO", "FIXME", "XXX", "HACK"]
+MARKETING = [
+    "battle-tested",
+    "best-in-class",
+    "blazing",
+    "bulletproof",
+    "cutting-edge",
+    "effortless(ly)?",
+    "enterprise-grade",
+    "game-changing",
+    "lightning-fast",
+    "next-generation",
+    "revolutionary",
+    "rock-solid",
+    "seamless(ly)?",
+    "state-of-the-art",
+    "supercharged?",
+    "world-class",
+]
+BANNED_WORDS = re.compile(
+    rf"\b({'|'.join(UNFINISHED)})\b|(?i:\b({'|'.join(MARKETING)})\b)",
+)
+# Where packages come from is the business of the machine that installs them. Written in parts, as
+# no file may contain these names, not even this one.
+REGISTRY_HOSTS = re.compile(
+    "|".join(
+        re.escape(".".join(parts))
+        for parts in [
+            ("pypi", "org"),
+            ("pythonhosted", "org"),
+            ("deb", "debian", "org"),
+            ("security", "debian", "org"),
+            ("archive", "ubuntu", "com"),
+            ("registry", "npmjs", "org"),
+            ("crates", "io"),
+            ("repo", "maven", "apache", "org"),
+            ("repo1", "maven", "org"),
+            ("anaconda", "org"),
+            ("docker", "io"),
+            ("ghcr", "io"),
+            ("quay", "io"),
+        ]
+    ),
+    re.IGNORECASE,
+)
+EMOJI = re.compile("[\U0001f000-\U0001faff\ufe0f]")
+
+# ----------------------------------------------------------------------------- reading the code
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported name: `from module import name` (name is None for `import module`)."""
+
+    module: str
+    name: str | None
+    line: int
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    with tokenize.open(path) as file:
+        return ast.parse(file.read(), str(path))
+
+
+def python_files(*folders: Path) -> list[Path]:
+    return sorted(path for folder in folders for path in folder.rglob("*.py"))
+
+
+def shown(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(tree: ast.AST) -> Iterator[Import]:
+    """Yield every import, also those inside functions and under TYPE_CHECKING."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, None, node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: relative import"
+            for alias in node.names:
+                yield Import(node.module or "", alias.name, node.lineno)
+
+
+def room_of(module: str) -> str:
+    """The package or module directly under penstock; the root is `penstock` itself."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "penstock"
+
+
+def imported_rooms(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield (room, line) of each import of penstock; `from penstock import log` means log."""
+    for one in imports_of(tree_of(path)):
+        if one.module == "penstock" and one.name in RANK:
+            yield one.name, one.line
+        elif one.module.partition(".")[0] == "penstock":
+            yield room_of(one.module), one.line
+
+
+def full_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield (dotted name, line) of what is used, with import aliases resolved.
+
+    `open` alone is `builtins.open`. Names that the file binds itself are not looked at further.
+    """
+    origin = {name: f"builtins.{name}" for name in ("open", "eval", "exec", "compile")}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                local = alias.asname or alias.name.partition(".")[0]
+                origin[local] = alias.name if alias.asname else local
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                origin[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    for node in ast.walk(tree):
+        dotted = dotted_name(node)
+        head, _, rest = dotted.partition(".")
+        if head in origin:
+            yield f"{origin[head]}.{rest}".rstrip("."), getattr(node, "lineno", 0)
+
+
+def dotted_name(node: ast.AST) -> str:
+    """`os.path.exists` of an attribute chain that starts with a plain name that is read."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        head = dotted_name(node.value)
+        return f"{head}.{node.attr}" if head else ""
+    return ""
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of the body without the docstring; 0 for a stub (`...`, `pass` or only a docstring)."""
+    body = function.body[1:] if ast.get_docstring(function, clean=False) else function.body
+    real = [node for node in body if not is_stub_statement(node)]
+    if not real:
+        return 0
+    return (real[-1].end_lineno or 0) - real[0].lineno + 1
+
+
+def is_stub_statement(node: ast.stmt) -> bool:
+    ellipsis = isinstance(node, ast.Expr) and getattr(node.value, "value", None) is Ellipsis
+    return ellipsis or isinstance(node, ast.Pass)
+
+
+def function_sizes() -> list[tuple[int, str]]:
+    """Lines and place of every function in src/, longest last."""
+    return sorted(
+        (body_lines(node), f"{shown(path)}:{node.lineno} {node.name}")
+        for path in python_files(SOURCE)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_lines(node)
+    )
+
+
+def file_sizes(*folders: Path) -> list[tuple[int, str]]:
+    return sorted(
+        (len(path.read_text(encoding="utf-8").splitlines()), shown(path))
+        for path in python_files(*folders)
+    )
+
+
+@cache
+def text_files() -> list[Path]:
+    """Every text file that is or would be committed; without git, the files of the known folders."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+        paths = {ROOT / name for name in listed.decode().split("\0") if name}
+    except (OSError, subprocess.CalledProcessError):
+        folders = ["src", "tests", "docs", "examples", "benchmarks", "requirements", "scripts"]
+        paths = {path for folder in folders for path in (ROOT / folder).rglob("*")}
+        paths |= set(ROOT.glob("*"))
+    return sorted(path for path in paths if path.is_file() and is_text(path))
+
+
+def is_text(path: Path) -> bool:
+    try:
+        path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return False
+    return "\0" not in path.read_text(encoding="utf-8")
+
+
+def places(pattern: re.Pattern[str], paths: list[Path]) -> list[str]:
+    found = []
+    for path in paths:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if match := pattern.search(line):
+                found.append(f"{shown(path)}:{number}: {match[0]}")
+    return found
+
+
+# ------------------------------------------------------------------------- directions and doors
+
+
+def test_every_room_has_its_layer():
+    rooms = {room_of(module_name(path)) for path in python_files(SOURCE)}
+    assert rooms <= RANK.keys(), f"give these a place in LAYERS: {sorted(rooms - RANK.keys())}"
+
+
+def test_imports_point_one_way():
+    wrong = []
+    for path in python_files(SOURCE):
+        room = room_of(module_name(path))
+        for target, line in imported_rooms(path):
+            if target != room and RANK.get(target, len(LAYERS)) >= RANK.get(room, 0):
+                wrong.append(f"{shown(path)}:{line}: {room} imports {target}")
+    assert wrong == []
+
+
+def test_the_tools_for_people_use_the_public_api():
+    wrong = [
+        f"{shown(path)}:{line}: imports penstock.{target}"
+        for room in ON_THE_PUBLIC_API_ONLY
+        for path in python_files(SOURCE / room)
+        for target, line in imported_rooms(path)
+        if target not in {room, "penstock"}
+    ]
+    assert wrong == []
+
+
+def doors() -> dict[str, set[str]]:
+    """Packages that outsiders may import from, with the names they offer in `__all__`."""
+    found = {}
+    for path in SOURCE.rglob("__init__.py"):
+        for node in tree_of(path).body:
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            if isinstance(node, ast.AnnAssign) and node.value:
+                targets = [node.target]
+            if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+                assert isinstance(node, ast.Assign | ast.AnnAssign)
+                assert node.value is not None
+                found[module_name(path)] = set(ast.literal_eval(node.value))
+    return found
+
+
+def snippets() -> Iterator[tuple[str, ast.Module]]:
+    """Yield the Python of those who stand outside: examples, benchmarks and documents."""
+    for path in python_files(ROOT / "examples", ROOT / "benchmarks"):
+        yield shown(path), tree_of(path)
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        text = page.read_text(encoding="utf-8")
+        for code in re.findall(r"^```python[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            yield shown(page), ast.parse(code)
+
+
+def test_outsiders_come_through_a_door():
+    """A door is a package with `__all__`; only the names in it are public."""
+    open_doors = doors()
+    wrong = []
+    for place, tree in snippets():
+        for one in imports_of(tree):
+            if one.module.partition(".")[0] != "penstock":
+                continue
+            offered = open_doors.get(one.module)
+            nested = f"{one.module}.{one.name}" in open_doors
+            if offered is None or (one.name is not None and one.name not in offered and not nested):
+                wrong.append(f"{place}:{one.line}: {one.module} {one.name or ''}")
+    assert wrong == []
+
+
+# ---------------------------------------------------------------------------------- dead code
+
+
+def test_no_module_is_dead():
+    """Every module is imported by another one of penstock, or is a door or a program."""
+    used = set()
+    for path in python_files(SOURCE):
+        for one in imports_of(tree_of(path)):
+            if module_name(path) != one.module:
+                used |= {one.module, f"{one.module}.{one.name}"}
+    dead = [
+        shown(path)
+        for path in python_files(SOURCE)
+        if path.name not in {"__init__.py", "__main__.py"} and module_name(path) not in used
+    ]
+    assert dead == []
+
+
+def test_no_private_function_is_dead():
+    """A `_name` that is defined and never mentioned again can go."""
+    defined: dict[str, str] = {}
+    mentioned: Counter[str] = Counter()
+    for path in python_files(SOURCE):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                if node.name.startswith("_") and not node.name.endswith("__"):
+                    defined[node.name] = f"{shown(path)}:{node.lineno} {node.name}"
+            elif isinstance(node, ast.Name):
+                mentioned[node.id] += 1
+            elif isinstance(node, ast.Attribute):
+                mentioned[node.attr] += 1
+            elif isinstance(node, ast.alias):
+                mentioned[node.name] += 1
+    assert [place for name, place in defined.items() if not mentioned[name]] == []
+
+
+# -------------------------------------------------------------------------------------- sizes
+
+
+def test_functions_stay_small():
+    sizes = function_sizes()
+    lines = [size for size, _ in sizes]
+    if len(lines) < 20:
+        pytest.skip("too few functions to speak of a median")
+    assert statistics.median(lines) <= FUNCTION_LINES_MEDIAN_MAX
+    assert lines[len(lines) * 9 // 10] <= FUNCTION_LINES_P90_MAX
+
+
+def test_no_function_is_longer_than_the_ratchet():
+    assert [one for one in function_sizes() if one[0] > FUNCTION_LINES_MAX] == []
+
+
+def test_no_file_is_longer_than_the_ratchet():
+    others = [ROOT / "tests", ROOT / "benchmarks", ROOT / "examples"]
+    assert [one for one in file_sizes(SOURCE) if one[0] > SOURCE_FILE_LINES_MAX] == []
+    assert [one for one in file_sizes(*others) if one[0] > OTHER_FILE_LINES_MAX] == []
+
+
+# ------------------------------------------------------------------------------------ borders
+
+
+def border_of(path: Path) -> str | None:
+    """The entry of MAY_TOUCH_THE_WORLD that covers a file."""
+    below = path.relative_to(SOURCE).as_posix()
+    for place in MAY_TOUCH_THE_WORLD:
+        if below == place or (place.endswith("/") and below.startswith(place)):
+            return place
+    return None
+
+
+def uses(path: Path, pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"{shown(path)}:{line}: {name}"
+        for name, line in full_names(tree_of(path))
+        if pattern.fullmatch(name)
+    ]
+
+
+def test_the_outside_world_is_reached_through_the_system_layer():
+    inside = [path for path in python_files(SOURCE) if border_of(path) is None]
+    assert [use for path in inside for use in uses(path, OUTSIDE_WORLD)] == []
+
+
+def test_every_exception_at_the_border_is_needed():
+    needed = {border_of(path) for path in python_files(SOURCE) if uses(path, OUTSIDE_WORLD)}
+    existing = {place for place in MAY_TOUCH_THE_WORLD if (SOURCE / place).exists()}
+    folders = {place for place in existing if place.endswith("/")}
+    assert existing - needed - folders == set(), "remove these from MAY_TOUCH_THE_WORLD"
+
+
+def test_reading_data_never_runs_code():
+    wrong = [
+        f"{shown(path)}:{one.line}: import {one.module}"
+        for path in python_files(SOURCE)
+        for one in imports_of(tree_of(path))
+        if RUNS_CODE.fullmatch(one.module)
+    ]
+    assert wrong + [use for path in python_files(SOURCE) for use in uses(path, RUNS_CODE)] == []
+
+
+def test_no_test_sleeps():
+    """A test waits for what it expects (an event, a condition, a virtual clock), never for time."""
+    sleep = re.compile(r"time\.sleep")
+    assert [use for path in python_files(ROOT / "tests") for use in uses(path, sleep)] == []
+
+
+# -------------------------------------------------------------------------------------- words
+
+
+def test_nothing_is_left_unfinished_or_praised():
+    assert places(BANNED_WORDS, [path for path in text_files() if path != OWN_FILE]) == []
+
+
+def test_no_file_names_a_package_registry():
+    assert places(REGISTRY_HOSTS, text_files()) == []
+
+
+def test_no_file_has_emoji():
+    assert places(EMOJI, [path for path in text_files() if path != OWN_FILE]) == []
+
+
+# ------------------------------------------------------------------- the rules can see
+
+
+def test_the_rules_see_aliases_and_lazy_imports():
+    """A rule that sees nothing would pass for ever."""
+    code = "import os as o\ndef f():\n    from time import time as now\n    o.fsync(1); now(); open('x')"
+    names = {name for name, _ in full_names(ast.parse(code))}
+    assert {name for name in names if OUTSIDE_WORLD.fullmatch(name)} == {
+        "os.fsync",
+        "time.time",
+        "builtins.open",
+    }
+    assert [one.module for one in imports_of(ast.parse(code))] == ["os", "time"]
+
+
+def test_a_method_that_is_called_open_is_not_the_builtin():
+    names = [name for name, _ in full_names(ast.parse("files.open('x'); self.files.open('y')"))]
+    assert not any(OUTSIDE_WORLD.fullmatch(name) for name in names)
+
+
+def test_a_docstring_does_not_make_a_function_long():
+    code = 'def f():\n    """One.\n\n    Two.\n    """\n    a = 1\n    return a\n'
+    function = ast.parse(code).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    assert body_lines(function) == 2
+
+
+def test_a_banned_word_is_seen():
+    assert BANNED_WORDS.search("# TODO: later")
+    assert BANNED_WORDS.search("A Blazing log")
+    assert not BANNED_WORDS.search("todo_list and hacksaw")
+
+
+if __name__ == "__main__":
+    sizes = function_sizes()
+    lines = [size for size, _ in sizes]
+    print("functions:", len(lines))
+    print("median:", statistics.median(lines), "p90:", lines[len(lines) * 9 // 10])
+    print("longest functions:", *sizes[-5:], sep="\n  ")
+    print("longest files:", *file_sizes(SOURCE)[-5:], sep="\n  ")
