@@ -2,7 +2,6 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench torture docs lock clean environment
 
-PYTHON ?= python3
 export PYTHON
 RUN := .venv/bin
 # The folders that exist, so that each target works from the first day.
