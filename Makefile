@@ -42,7 +42,7 @@ torture: environment ## Run the long tests: thousands of kills, crash states and
 docs: environment ## Build the documentation site into site/
 	@echo "Building the documentation ..."
 	@NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --quiet --strict --clean
-	@echo "Documentation: site/index.html"
+	@echo "Documentation: built into site/"
 
 lock: environment ## Resolve the dependencies again into requirements/*.txt (ARGS=--upgrade for newer ones)
 	@echo "Locking ..."

@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -285,6 +285,11 @@ def places(pattern: re.Pattern[str], paths: list[Path]) -> list[str]:
     return found
 
 
+def none_of(found: Sequence[object]) -> None:
+    """Fail with one line for each thing found."""
+    assert not found, "\n" + "\n".join(str(one) for one in found)
+
+
 # ------------------------------------------------------------------------- directions and doors
 
 
@@ -300,7 +305,7 @@ def test_imports_point_one_way():
         for target, line in imported_rooms(path):
             if target != room and RANK.get(target, len(LAYERS)) >= RANK.get(room, 0):
                 wrong.append(f"{shown(path)}:{line}: {room} imports {target}")
-    assert wrong == []
+    none_of(wrong)
 
 
 def test_the_tools_for_people_use_the_public_api():
@@ -311,7 +316,7 @@ def test_the_tools_for_people_use_the_public_api():
         for target, line in imported_rooms(path)
         if target not in {room, "penstock"}
     ]
-    assert wrong == []
+    none_of(wrong)
 
 
 def doors() -> dict[str, set[str]]:
@@ -351,7 +356,7 @@ def test_outsiders_come_through_a_door():
             nested = f"{one.module}.{one.name}" in open_doors
             if offered is None or (one.name is not None and one.name not in offered and not nested):
                 wrong.append(f"{place}:{one.line}: {one.module} {one.name or ''}")
-    assert wrong == []
+    none_of(wrong)
 
 
 # ---------------------------------------------------------------------------------- dead code
@@ -369,7 +374,7 @@ def test_no_module_is_dead():
         for path in python_files(SOURCE)
         if path.name not in {"__init__.py", "__main__.py"} and module_name(path) not in used
     ]
-    assert dead == []
+    none_of(dead)
 
 
 def test_no_private_function_is_dead():
@@ -387,7 +392,7 @@ def test_no_private_function_is_dead():
                 mentioned[node.attr] += 1
             elif isinstance(node, ast.alias):
                 mentioned[node.name] += 1
-    assert [place for name, place in defined.items() if not mentioned[name]] == []
+    none_of([place for name, place in defined.items() if not mentioned[name]])
 
 
 # -------------------------------------------------------------------------------------- sizes
@@ -403,13 +408,13 @@ def test_functions_stay_small():
 
 
 def test_no_function_is_longer_than_the_ratchet():
-    assert [one for one in function_sizes() if one[0] > FUNCTION_LINES_MAX] == []
+    none_of([one for one in function_sizes() if one[0] > FUNCTION_LINES_MAX])
 
 
 def test_no_file_is_longer_than_the_ratchet():
     others = [ROOT / "tests", ROOT / "benchmarks", ROOT / "examples"]
-    assert [one for one in file_sizes(SOURCE) if one[0] > SOURCE_FILE_LINES_MAX] == []
-    assert [one for one in file_sizes(*others) if one[0] > OTHER_FILE_LINES_MAX] == []
+    none_of([one for one in file_sizes(SOURCE) if one[0] > SOURCE_FILE_LINES_MAX])
+    none_of([one for one in file_sizes(*others) if one[0] > OTHER_FILE_LINES_MAX])
 
 
 # ------------------------------------------------------------------------------------ borders
@@ -434,7 +439,7 @@ def uses(path: Path, pattern: re.Pattern[str]) -> list[str]:
 
 def test_the_outside_world_is_reached_through_the_system_layer():
     inside = [path for path in python_files(SOURCE) if border_of(path) is None]
-    assert [use for path in inside for use in uses(path, OUTSIDE_WORLD)] == []
+    none_of([use for path in inside for use in uses(path, OUTSIDE_WORLD)])
 
 
 def test_every_exception_at_the_border_is_needed():
@@ -451,28 +456,28 @@ def test_reading_data_never_runs_code():
         for one in imports_of(tree_of(path))
         if RUNS_CODE.fullmatch(one.module)
     ]
-    assert wrong + [use for path in python_files(SOURCE) for use in uses(path, RUNS_CODE)] == []
+    none_of(wrong + [use for path in python_files(SOURCE) for use in uses(path, RUNS_CODE)])
 
 
 def test_no_test_sleeps():
     """A test waits for what it expects (an event, a condition, a virtual clock), never for time."""
     sleep = re.compile(r"time\.sleep")
-    assert [use for path in python_files(ROOT / "tests") for use in uses(path, sleep)] == []
+    none_of([use for path in python_files(ROOT / "tests") for use in uses(path, sleep)])
 
 
 # -------------------------------------------------------------------------------------- words
 
 
 def test_nothing_is_left_unfinished_or_praised():
-    assert places(BANNED_WORDS, [path for path in text_files() if path != OWN_FILE]) == []
+    none_of(places(BANNED_WORDS, [path for path in text_files() if path != OWN_FILE]))
 
 
 def test_no_file_names_a_package_registry():
-    assert places(REGISTRY_HOSTS, text_files()) == []
+    none_of(places(REGISTRY_HOSTS, text_files()))
 
 
 def test_no_file_has_emoji():
-    assert places(EMOJI, [path for path in text_files() if path != OWN_FILE]) == []
+    none_of(places(EMOJI, [path for path in text_files() if path != OWN_FILE]))
 
 
 # ------------------------------------------------------------------- the rules can see
