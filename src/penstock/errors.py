@@ -1,0 +1,151 @@
+"""Every error Penstock raises, in one tree named by whose fault it is.
+
+::
+
+    PenstockError
+    ├── UsageError                 the call is wrong; change the call
+    │   ├── InvalidName            a topic, group or key with characters or a length that is not allowed
+    │   ├── InvalidOption          an option outside its range
+    │   ├── UnknownTopic           the topic does not exist and may not be created here
+    │   ├── UnknownPartition       the topic has fewer partitions than that
+    │   ├── RecordTooLarge         one record is larger than a batch may be
+    │   ├── OffsetOutOfRange       the offset is gone (retention) or not written yet
+    │   ├── SubscriberBusy         the subscriber name is in use by a live subscription
+    │   ├── Closed                 your code closed it
+    │   ├── Forked                 opened before fork(), used after it
+    │   ├── NotSupported           this store or transport cannot do that
+    │   └── MissingExtra           an optional package is not installed
+    ├── BusyError                  nobody's fault; try again later
+    │   ├── BufferFull             the bound of a buffer is reached
+    │   ├── RetentionFull          the topic rejects records until some are consumed
+    │   └── DeadlineExceeded       the wait was longer than its deadline; the outcome is unknown
+    ├── StorageError               the machine's fault
+    │   ├── KeyNotFound            a store has no such key
+    │   ├── StoreFailed            a disk or database call failed
+    │   └── Poisoned               an earlier write or sync failed; reopen to go on
+    └── DamageError                the bytes on disk are not the bytes that were written
+        ├── DamagedEntry           an entry of the log fails its checks
+        ├── DamagedFile            a small file (head, offsets, topic, footer) fails its checks
+        └── UnsupportedFormat      written by a newer version
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """The root of every error that Penstock raises on purpose."""
+
+    def __init__(self, message: str, **fields: object) -> None:
+        super().__init__(message)
+        self.fields = fields
+
+    def __getattr__(self, name: str) -> object:
+        try:
+            return self.__dict__["fields"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), str(self), self.fields))
+
+
+def _rebuild(kind: type[PenstockError], message: str, fields: dict[str, object]) -> PenstockError:
+    return kind(message, **fields)
+
+
+class UsageError(PenstockError):
+    """The call is wrong: change the call."""
+
+
+class InvalidName(UsageError, ValueError):
+    """A name with characters or a length that is not allowed."""
+
+
+class InvalidOption(UsageError, ValueError):
+    """An option outside its range; the message names the range."""
+
+
+class UnknownTopic(UsageError, LookupError):
+    """The topic does not exist and may not be created by this call."""
+
+
+class UnknownPartition(UsageError, LookupError):
+    """The topic has fewer partitions than that."""
+
+
+class RecordTooLarge(UsageError, ValueError):
+    """One record is larger than an entry may be. Nothing was written."""
+
+
+class OffsetOutOfRange(UsageError, LookupError):
+    """The offset was removed by retention, or is not written yet."""
+
+
+class SubscriberBusy(UsageError):
+    """A live subscription, here or in another process, uses this subscriber name."""
+
+
+class Closed(UsageError):
+    """Your code closed it before this call."""
+
+
+class Forked(UsageError):
+    """The object was opened before ``fork()``: open a new one in the child."""
+
+
+class NotSupported(UsageError):
+    """This store or transport cannot do what was asked."""
+
+
+class MissingExtra(UsageError, ImportError):
+    """An optional package is needed; the message names the extra to install."""
+
+
+class BusyError(PenstockError):
+    """Nobody's fault: try again later. Nothing was written."""
+
+
+class BufferFull(BusyError):
+    """The bound of a buffer is reached and the call was told not to wait."""
+
+
+class RetentionFull(BusyError):
+    """The topic is at its size and rejects records until some are consumed."""
+
+
+class DeadlineExceeded(BusyError, TimeoutError):
+    """The wait was longer than its deadline. What was waited for may still happen."""
+
+
+class StorageError(PenstockError):
+    """The machine's fault: a disk, a file system or a database."""
+
+
+class KeyNotFound(StorageError, KeyError):
+    """The store has no such key."""
+
+    __str__ = Exception.__str__
+
+
+class StoreFailed(StorageError):
+    """A call to the disk or the database failed; the cause is chained."""
+
+
+class Poisoned(StorageError):
+    """An earlier write or sync failed, so nothing more is acknowledged: reopen to go on."""
+
+
+class DamageError(PenstockError):
+    """The bytes on disk are not the bytes that were written."""
+
+
+class DamagedEntry(DamageError):
+    """An entry of the log fails its checks. Fields: file, position, offset, reason."""
+
+
+class DamagedFile(DamageError):
+    """A small file fails its checks. Fields: file, reason."""
+
+
+class UnsupportedFormat(DamageError):
+    """Written by a newer version of Penstock. Fields: file, version."""

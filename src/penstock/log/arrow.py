@@ -1,0 +1,160 @@
+"""Records as Arrow: from the columns on disk to Arrow's, with no Python object per record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import MissingExtra
+from penstock.log.columns import NULL, ColumnView, Lengths
+from penstock.log.frame import Entry
+from penstock.log.reader import PartitionReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ARROW_CHUNK_BYTES = 4 * 1024 * 1024
+
+
+@cache
+def _arrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError as cause:
+        message = "reading as Arrow needs: pip install 'penstock[arrow]'"
+        raise MissingExtra(message, extra="arrow") from cause
+    return pyarrow
+
+
+def schema() -> pa.Schema:
+    """The columns of a batch: key, value, topic, partition, offset, timestamp, headers."""
+    arrow = _arrow()
+    header = arrow.struct([("key", arrow.string()), ("value", arrow.binary())])
+    return arrow.schema(
+        [
+            arrow.field("key", arrow.binary()),
+            arrow.field("value", arrow.binary()),
+            arrow.field("topic", arrow.dictionary(arrow.int8(), arrow.string()), nullable=False),
+            arrow.field("partition", arrow.int32(), nullable=False),
+            arrow.field("offset", arrow.int64(), nullable=False),
+            arrow.field("timestamp", arrow.timestamp("ms", tz="UTC"), nullable=False),
+            arrow.field("headers", arrow.list_(header)),
+        ]
+    )
+
+
+def read_arrow(
+    reader: PartitionReader, start: int, end: int, chunk_bytes: int = ARROW_CHUNK_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """The records from ``start`` to before ``end``, up to the durable offset, checks included."""
+    cursor = reader.cursor(start)
+    while cursor.offset < end and (entries := cursor.fetch(chunk_bytes)):
+        batch = to_batch(reader.keys.topic, reader.keys.partition, entries)
+        yield _between(batch, start, end)
+
+
+def _between(batch: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
+    """The rows with offsets in the range; a slice, nothing is copied."""
+    offsets = batch.column("offset").to_numpy()
+    first, last = np.searchsorted(offsets, [start, end]).tolist()
+    return batch.slice(first, last - first)
+
+
+def to_batch(topic: str, partition: int, entries: Sequence[Entry]) -> pa.RecordBatch:
+    """Entries as one record batch."""
+    arrow = _arrow()
+    views = [entry.view(copy=False) for entry in entries]
+    count = sum(view.count for view in views)
+    columns = [
+        _binary([(view.key_lengths, view.count, view.body, view.keys_at) for view in views]),
+        _binary([(view.value_lengths, view.count, view.body, view.values_at) for view in views]),
+        arrow.DictionaryArray.from_arrays(
+            arrow.array(np.zeros(count, np.int8)), arrow.array([topic])
+        ),
+        arrow.array(np.full(count, partition, np.int32)),
+        arrow.array(_joined([view.offsets() for view in views])),
+        arrow.array(_joined([view.times() for view in views])).cast(
+            arrow.timestamp("ms", tz="UTC")
+        ),
+        _headers(views, count),
+    ]
+    return arrow.RecordBatch.from_arrays(columns, schema=schema())
+
+
+def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+_Part = tuple[Lengths | None, int, Any, int]
+
+
+def _binary(parts: Sequence[_Part], kind: Any = None) -> Any:
+    """One binary column from parts of (lengths, count, bytes, position of the first byte)."""
+    arrow = _arrow()
+    kind = kind or arrow.binary()
+    count = sum(part[1] for part in parts)
+    if all(part[0] is None for part in parts):
+        return arrow.nulls(count, kind)
+    lengths = _joined([_full(part[0], part[1]) for part in parts])
+    nulls = lengths == NULL
+    has_nulls = bool(nulls.any())
+    if has_nulls:
+        lengths = np.where(nulls, 0, lengths)
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    validity = arrow.py_buffer(np.packbits(~nulls, bitorder="little")) if has_nulls else None
+    buffers = [validity, arrow.py_buffer(offsets), arrow.py_buffer(_bytes(parts))]
+    return arrow.Array.from_buffers(kind, count, buffers)
+
+
+def _full(lengths: Lengths | None, count: int) -> Lengths:
+    return np.full(count, NULL, np.uint32) if lengths is None else lengths
+
+
+def _bytes(parts: Sequence[_Part]) -> Any:
+    """The bytes of the parts; of one part, a view."""
+    pieces = [_piece(part) for part in parts]
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _piece(part: _Part) -> memoryview:
+    lengths, _, body, start = part
+    if lengths is None:
+        return memoryview(b"")
+    size = int(lengths.sum(dtype=np.int64)) - NULL * int(np.count_nonzero(lengths == NULL))
+    return memoryview(body)[start : start + size]
+
+
+def _headers(views: Sequence[ColumnView], count: int) -> Any:
+    arrow = _arrow()
+    kind = schema().field("headers").type
+    if all(view.header_counts is None for view in views):
+        return arrow.nulls(count, kind)
+    counts = _joined([_counts(view) for view in views])
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    names = _binary([_names_part(view) for view in views], arrow.string())
+    values = _binary([_values_part(view) for view in views])
+    pairs = arrow.StructArray.from_arrays([names, values], fields=list(kind.value_type))
+    return arrow.ListArray.from_arrays(arrow.array(offsets), pairs, type=kind)
+
+
+def _counts(view: ColumnView) -> Lengths:
+    return np.zeros(view.count, np.uint32) if view.header_counts is None else view.header_counts
+
+
+_NO_LENGTHS = np.zeros(0, np.uint32)
+
+
+def _names_part(view: ColumnView) -> _Part:
+    lengths = _NO_LENGTHS if view.name_lengths is None else view.name_lengths
+    return lengths, len(lengths), view.body, view.names_at
+
+
+def _values_part(view: ColumnView) -> _Part:
+    lengths = _NO_LENGTHS if view.header_lengths is None else view.header_lengths
+    return lengths, len(lengths), view.body, view.headers_at

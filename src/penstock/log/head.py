@@ -1,0 +1,78 @@
+"""The head: where a partition ends and how much of it is durable, shared by all processes.
+
+Writers move it under the partition's lock, after the bytes that it speaks of. Readers look at it
+without a lock. It is synced when a segment is rolled and on close; between those, a power cut may
+leave an older head, which says less than is true and never more.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from penstock.errors import KeyNotFound
+from penstock.log.slots import SlottedFile
+from penstock.stores.base import PersistentBackingStore
+
+_FIELDS = struct.Struct("<QQQQQqII")
+
+
+class Head(NamedTuple):
+    """The end of a partition."""
+
+    segment_base: int = 0
+    """First offset of the open segment."""
+    position: int = 0
+    """Bytes written to the open segment."""
+    next_offset: int = 0
+    """Offset of the next record."""
+    durable_position: int = 0
+    """Bytes of the open segment that are synced; all earlier segments are."""
+    durable_offset: int = 0
+    """Every record below this offset is synced."""
+    timestamp: int = 0
+    """Timestamp of the last entry; entries never go back in time."""
+    checksum: int = 0
+    """Header checksum of the last entry, which the next one chains to."""
+    durable_checksum: int = 0
+    """Header checksum of the last synced entry."""
+    generation: int = 0
+
+    def synced(self) -> Head:
+        """The same end, all of it durable."""
+        return self._replace(
+            durable_position=self.position,
+            durable_offset=self.next_offset,
+            durable_checksum=self.checksum,
+        )
+
+
+class HeadFile:
+    """Reads and writes the head of a partition."""
+
+    def __init__(self, store: PersistentBackingStore, key: str) -> None:
+        self._store = store
+        self._slots = SlottedFile(store, key, b"HEAD")
+        self.key = key
+
+    def read(self) -> Head | None:
+        """The newest sound head; None when the file is absent, new or wholly damaged."""
+        try:
+            slot = self._slots.read()
+        except KeyNotFound:
+            return None
+        if slot.generation == 0 or len(slot.payload) != _FIELDS.size:
+            return None
+        return Head(*_FIELDS.unpack(slot.payload), slot.generation)
+
+    def write(self, head: Head) -> Head:
+        """Write the head as the next generation and return it; not synced."""
+        assert head.durable_offset <= head.next_offset, "never more durable than written"
+        assert head.durable_position <= head.position, "never more durable than written"
+        written = head._replace(generation=head.generation + 1)
+        self._slots.write(written.generation, _FIELDS.pack(*written[:-1]))
+        return written
+
+    def sync(self) -> None:
+        """Make the last written head durable."""
+        self._store.sync(self.key)

@@ -1,0 +1,77 @@
+"""Names of topics and groups, and the keys that they stand under in a store."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from penstock.errors import InvalidName
+
+NAME_LENGTH_MAX = 200
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_SEGMENT = re.compile(r"(\d{20})(?:-(\d{1,9}))?\.log")
+
+
+def check_name(kind: str, name: str) -> str:
+    """The name itself, or InvalidName with what is allowed."""
+    if isinstance(name, str) and len(name) <= NAME_LENGTH_MAX and _NAME.fullmatch(name):
+        return name
+    raise InvalidName(
+        f"{str(name)[:80]!r} is not a {kind} name: use 1 to {NAME_LENGTH_MAX} letters, digits, "
+        "'.', '_' and '-', starting with a letter, digit or '_'",
+        kind=kind,
+        name=name,
+    )
+
+
+class SegmentName(NamedTuple):
+    """A segment file: its first offset, and how often compaction or repair rewrote it."""
+
+    base: int
+    rewrite: int = 0
+
+    @property
+    def stem(self) -> str:
+        """The file name without its ending."""
+        return f"{self.base:020d}-{self.rewrite}" if self.rewrite else f"{self.base:020d}"
+
+    @classmethod
+    def parse(cls, name: str) -> SegmentName | None:
+        """The name of a ``.log`` file, or None when it is not one."""
+        match = _SEGMENT.fullmatch(name)
+        return cls(int(match[1]), int(match[2] or 0)) if match else None
+
+
+class PartitionKeys(NamedTuple):
+    """The keys of one partition."""
+
+    topic: str
+    partition: int
+
+    @property
+    def folder(self) -> str:
+        """What all keys of the partition start with, but for the slash."""
+        return f"topics/{self.topic}/{self.partition}"
+
+    @property
+    def head(self) -> str:
+        """The head, which is also what writers lock."""
+        return f"{self.folder}/head"
+
+    def log(self, name: SegmentName) -> str:
+        """The entries of a segment."""
+        return f"{self.folder}/{name.stem}.log"
+
+    def index(self, name: SegmentName) -> str:
+        """The index of a segment."""
+        return f"{self.folder}/{name.stem}.index"
+
+
+def topic_key(topic: str) -> str:
+    """The description of a topic."""
+    return f"topics/{topic}/topic.json"
+
+
+def offset_key(group: str, topic: str, partition: int) -> str:
+    """The offset file of a subscriber."""
+    return f"groups/{group}/{topic}-{partition}.offset"

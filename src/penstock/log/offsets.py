@@ -1,0 +1,89 @@
+"""Subscriber offsets: one small file for each subscriber and partition.
+
+Two slots, written in turn and synced, so a commit is atomic and durable when it returns. Offsets
+only move forward: committing 9 and then 3 leaves 9. A damaged slot is reported; the other one,
+which is older, is used, so records may come again but none is skipped.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from penstock.errors import DamagedFile, KeyNotFound
+from penstock.log.names import offset_key
+from penstock.log.slots import SlottedFile
+from penstock.stores.base import PersistentBackingStore
+
+_FIELDS = struct.Struct("<Qq")
+LOCK_TIMEOUT_SECONDS = 30.0
+
+
+class CommittedOffset(NamedTuple):
+    """The next offset that a subscriber wants, and what was found on the way."""
+
+    offset: int
+    committed_ms: int
+    damaged_slots: int = 0
+
+
+class OffsetFile:
+    """The committed offset of one subscriber in one partition.
+
+    The offset is that of the next record to read: everything below it is consumed.
+    """
+
+    def __init__(
+        self, store: PersistentBackingStore, group: str, topic: str, partition: int
+    ) -> None:
+        self._store = store
+        self.key = offset_key(group, topic, partition)
+        self._slots = SlottedFile(store, self.key, b"OFFS")
+
+    def read(self) -> CommittedOffset | None:
+        """The committed offset, None when nothing was committed yet; DamagedFile when unreadable."""
+        return self._read()[1]
+
+    def commit(self, offset: int, now_ms: int) -> int:
+        """Move the offset forward to this one, durably; returns where it stands."""
+        with self._store.lock(self.key, LOCK_TIMEOUT_SECONDS):
+            generation, present = self._read()
+            if present is not None and present.offset >= offset:
+                return present.offset
+            self._write(generation + 1, offset, now_ms)
+            return offset
+
+    def reset(self, offset: int, now_ms: int) -> None:
+        """Set the offset, backwards too: what an explicit seek or a repair asks for."""
+        with self._store.lock(self.key, LOCK_TIMEOUT_SECONDS):
+            try:
+                generation = self._read()[0]
+            except DamagedFile:
+                self._store.delete(self.key)
+                generation = 0
+            self._write(generation + 1, offset, now_ms)
+
+    def _write(self, generation: int, offset: int, now_ms: int) -> None:
+        self._slots.write(generation, _FIELDS.pack(offset, now_ms))
+        self._store.sync(self.key)
+
+    def _read(self) -> tuple[int, CommittedOffset | None]:
+        try:
+            slot = self._slots.read()
+        except KeyNotFound:
+            return 0, None
+        if slot.generation == 0:
+            if slot.damaged:
+                raise self._damage("no slot passes its checks")
+            return 0, None
+        if len(slot.payload) != _FIELDS.size:
+            raise self._damage("the slot has another length")
+        return slot.generation, CommittedOffset(*_FIELDS.unpack(slot.payload), slot.damaged)
+
+    def _damage(self, reason: str) -> DamagedFile:
+        return DamagedFile(
+            f"{self.key} is damaged: {reason}. Seek the subscriber to an offset or a time to go "
+            "on; nothing is skipped or read again before you say so",
+            file=self.key,
+            reason=reason,
+        )

@@ -1,0 +1,323 @@
+"""One partition: appends under the lock, moves the head, rolls segments. Blocking, no threads.
+
+A failed write or sync poisons the partition: nothing is acknowledged any more, every later call
+raises, and only a new object, which checks the disk again, goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from penstock.errors import DamagedFile, Poisoned, StorageError
+from penstock.log.frame import Draft, seal
+from penstock.log.head import Head, HeadFile
+from penstock.log.index import ROW_BYTES, IndexBuilder, IndexRow
+from penstock.log.names import PartitionKeys, SegmentName
+from penstock.log.recovery import RecoveryReport, TailEnd, TailScanner, after_end
+from penstock.log.segment import (
+    CHUNK_BYTES,
+    SegmentEnd,
+    SegmentSource,
+    SegmentStart,
+    list_segments,
+)
+from penstock.stores.base import PersistentBackingStore
+from penstock.system import Buffer, System
+
+LOCK_TIMEOUT_SECONDS = 30.0
+SEGMENT_BYTES_MAX = 128 * 1024 * 1024
+
+
+class Appended(NamedTuple):
+    """Where drafts went: the first offset of each, and the head after them."""
+
+    base_offsets: list[int]
+    timestamp: int
+    head: Head
+
+
+class PartitionLog:
+    """The writer's side of a partition.
+
+    Any number of processes may have one for the same partition. Within a process one thread at a
+    time may call it.
+    """
+
+    def __init__(
+        self,
+        store: PersistentBackingStore,
+        keys: PartitionKeys,
+        *,
+        system: System | None = None,
+        segment_bytes_max: int = SEGMENT_BYTES_MAX,
+        tier: PersistentBackingStore | None = None,
+        lock_timeout: float = LOCK_TIMEOUT_SECONDS,
+    ) -> None:
+        self.keys = keys
+        self.segment_bytes_max = segment_bytes_max
+        self._store = store
+        self._tier = tier
+        self._system = system or System()
+        self._lock_timeout = lock_timeout
+        self._head_file = HeadFile(store, keys.head)
+        self._poison: BaseException | None = None
+        self._attached = False
+        self._head = Head()
+        self._log_id = b""
+        self._index = IndexBuilder()
+        self.rolls = 0
+
+    @property
+    def head(self) -> Head:
+        """The head as this object last saw it; no disk call."""
+        return self._head
+
+    @property
+    def poison(self) -> BaseException | None:
+        """Why nothing can be appended any more, or None."""
+        return self._poison
+
+    def read_head(self) -> Head:
+        """The head as it is now, moved by any process."""
+        return self._head_file.read() or self._head
+
+    def attach(self) -> RecoveryReport:
+        """Check the tail, cut what is torn, make all that is sound durable. Needed once.
+
+        Raises ``DamagedEntry`` or ``DamagedFile`` when something durable does not read back; the
+        files are then left as they are. A crash in the middle is repaired by the next attach.
+        """
+        with self._store.lock(self.keys.head, self._lock_timeout):
+            return self._attach()
+
+    def append(self, drafts: Sequence[Draft], *, sync: bool) -> Appended:
+        """Append the drafts in order; with ``sync`` they are durable when the call returns.
+
+        Without it they survive a crash of the process, not of the machine. If it raises, nothing
+        was acknowledged; a part may be found after a restart.
+        """
+        self._check()
+        with self._store.lock(self.keys.head, self._lock_timeout):
+            if not self._attached:
+                self._attach()
+            with self._poisoning():
+                return self._append(drafts, sync=sync)
+
+    def sync(self) -> Head:
+        """Make all that any process has appended so far durable."""
+        self._check()
+        with self._store.lock(self.keys.head, self._lock_timeout):
+            if not self._attached:
+                self._attach()
+            with self._poisoning():
+                return self._sync()
+
+    def close(self) -> None:
+        """Sync the records and the head; a poisoned partition is left as it is."""
+        if self._poison is None and self._attached and self._head.generation:
+            self.sync()
+            with self._poisoning():
+                self._head_file.sync()
+
+    # Failure
+
+    def _check(self) -> None:
+        if self._poison is not None:
+            raise Poisoned(
+                f"partition {self.keys.partition} of {self.keys.topic} takes no more records "
+                f"since a write failed ({self._poison}); close and open the queue again",
+                topic=self.keys.topic,
+                partition=self.keys.partition,
+            ) from self._poison
+
+    @contextmanager
+    def _poisoning(self) -> Iterator[None]:
+        """Whatever goes wrong between the first written byte and the head poisons."""
+        try:
+            yield
+        except BaseException as cause:
+            self._poison = cause
+            raise
+
+    # Under the lock
+
+    def _attach(self) -> RecoveryReport:
+        head = self._head_file.read()
+        segments = list_segments(self.keys, self._store, self._tier)
+        end = TailScanner(self.keys, segments, head).find_end()
+        self._log_id = end.log_id or _read_log_id(segments) or self._new_log_id()
+        with self._poisoning():
+            bytes_cut = _cut(end)
+            self._head = self._settle(head, end.head)
+        self._index = IndexBuilder(self._head.position)
+        self._attached = True
+        return RecoveryReport(
+            topic=self.keys.topic,
+            partition=self.keys.partition,
+            next_offset=self._head.next_offset,
+            bytes_checked=end.checked,
+            bytes_cut=bytes_cut,
+            head_lost=head is None and bool(segments),
+        )
+
+    def _settle(self, before: Head | None, found: Head) -> Head:
+        """Make everything up to the found end durable and write the head that says so."""
+        generation = 0 if before is None else before.generation
+        settled = found.synced()._replace(generation=generation)
+        if settled == (before or Head()):
+            return settled
+        same_segment = before is not None and before.segment_base == found.segment_base
+        self._write_again(found, before.durable_position if before and same_segment else 0)
+        settled = self._head_file.write(settled)
+        self._head_file.sync()
+        return settled
+
+    def _write_again(self, head: Head, start: int) -> None:
+        """Write the tail over itself and sync it.
+
+        After a failed sync the page cache shows bytes that are not on the disk and that no later
+        sync would write. Written again they are dirty again, so this sync tells the truth.
+        """
+        key = self._segment_key(head)
+        for position in range(start, head.position, CHUNK_BYTES):
+            data = self._store.read(key, position, min(CHUNK_BYTES, head.position - position))
+            self._store.write_at(key, position, [data])
+        if head.position > start:
+            self._store.sync(key)
+
+    def _append(self, drafts: Sequence[Draft], *, sync: bool) -> Appended:
+        head = self._take_over()
+        if head.position >= self.segment_bytes_max and head.next_offset > head.segment_base:
+            head = self._roll(head)
+        writing = _Writing(head, max(head.timestamp, self._system.clock.time_ms()))
+        if head.position == 0:
+            writing.add(self._start_entry())
+        base_offsets = [writing.add(entry, self._index) for entry in drafts]
+        key = self._segment_key(head)
+        self._store.write_at(key, head.position, writing.buffers)
+        moved = writing.head
+        if sync:
+            self._store.sync(key)
+            moved = moved.synced()
+        self._head = self._head_file.write(moved)
+        self._write_index(head, writing.rows)
+        return Appended(base_offsets, writing.timestamp, self._head)
+
+    def _take_over(self) -> Head:
+        """The present head; bytes that a dead writer left behind it are cut off."""
+        head = self._head_file.read() or self._head
+        if head.generation != self._head.generation:
+            self._index = IndexBuilder(head.position)
+        self._head = head
+        key = self._segment_key(head)
+        size = self._store.size(key) if self._store.exists(key) else 0
+        if size > head.position:
+            self._store.truncate(key, head.position)
+        if size < head.position:
+            raise DamagedFile(
+                f"{key} has {size} bytes, the head says {head.position}: it was cut while in use",
+                file=key,
+                reason="shorter than the head says",
+            )
+        return head
+
+    def _roll(self, head: Head) -> Head:
+        """Seal the open segment, durably, and point the head at the next one."""
+        key = self._segment_key(head)
+        source = SegmentSource(SegmentName(head.segment_base), self._store, key)
+        end = SegmentEnd(
+            records=head.next_offset - head.segment_base,
+            first_offset=head.segment_base,
+            next_offset=head.next_offset,
+            size=head.position,
+            first_timestamp=source.first_entry().timestamp,
+            last_timestamp=head.timestamp,
+        )
+        writing = _Writing(head, head.timestamp)
+        writing.add(end.draft())
+        self._store.write_at(key, head.position, writing.buffers)
+        self._store.sync(key)
+        rolled = self._head_file.write(after_end(writing.head, writing.head.checksum))
+        # Synced here so that a stale head never points at a segment that retention removed.
+        self._head_file.sync()
+        self._index = IndexBuilder()
+        self.rolls += 1
+        return rolled
+
+    def _sync(self) -> Head:
+        head = self._take_over()
+        if head.durable_offset < head.next_offset:
+            self._store.sync(self._segment_key(head))
+            self._head = self._head_file.write(head.synced())
+        return self._head
+
+    def _write_index(self, head: Head, rows: Sequence[IndexRow]) -> None:
+        """Add rows to the index. It is a hint: when it cannot be written, reads scan instead."""
+        if not rows:
+            return
+        key = self.keys.index(SegmentName(head.segment_base))
+        with suppress(StorageError):
+            size = self._store.size(key) if self._store.exists(key) else 0
+            self._store.write_at(key, size - size % ROW_BYTES, [row.pack() for row in rows])
+
+    def _start_entry(self) -> Draft:
+        return SegmentStart(self._log_id, self.keys.partition, 0, self.keys.topic).draft()
+
+    def _segment_key(self, head: Head) -> str:
+        return self.keys.log(SegmentName(head.segment_base))
+
+    def _new_log_id(self) -> bytes:
+        return self._system.random.getrandbits(128).to_bytes(16, "little")
+
+
+class _Writing:
+    """Entries being sealed one after the other behind a head."""
+
+    def __init__(self, head: Head, timestamp: int) -> None:
+        self.head = head
+        self.timestamp = timestamp
+        self.buffers: list[Buffer] = []
+        self.rows: list[IndexRow] = []
+
+    def add(self, entry: Draft, index: IndexBuilder | None = None) -> int:
+        """Seal one more entry; returns its first offset."""
+        head = self.head
+        offset = head.next_offset
+        row = index.offer(offset, self.timestamp, head.position) if index else None
+        if row is not None:
+            self.rows.append(row)
+        buffers, size, checksum = seal(
+            entry, offset, head.durable_offset, head.checksum, self.timestamp
+        )
+        self.buffers += buffers
+        self.head = head._replace(
+            position=head.position + size,
+            next_offset=offset + entry.offset_span,
+            timestamp=self.timestamp,
+            checksum=checksum,
+        )
+        return offset
+
+
+def _cut(end: TailEnd) -> int:
+    """Remove what is torn, last segment first; returns how many bytes that was."""
+    if end.torn is None:
+        return 0
+    removed = 0
+    for source in reversed(end.surplus):
+        removed += source.size()
+        source.store.delete(source.key)
+    source, position = end.torn
+    removed += source.size() - position
+    if position == 0:
+        source.store.delete(source.key)
+    else:
+        source.store.truncate(source.key, position)
+        source.store.sync(source.key)
+    return removed
+
+
+def _read_log_id(segments: Sequence[SegmentSource]) -> bytes | None:
+    return SegmentStart.parse(segments[-1].first_entry()).log_id if segments else None

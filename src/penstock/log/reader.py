@@ -1,0 +1,231 @@
+"""Reading a partition: without a lock, up to the durable offset, checking everything on the way."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from penstock.errors import DamagedEntry, DamageError, KeyNotFound, OffsetOutOfRange
+from penstock.log.frame import HEADER_BYTES, KIND_END, KIND_RECORDS, Entry, parse_header
+from penstock.log.head import Head, HeadFile
+from penstock.log.index import Index, IndexBuilder, IndexRow
+from penstock.log.names import PartitionKeys
+from penstock.log.segment import CHUNK_BYTES, SegmentEnd, SegmentSource, list_segments
+from penstock.stores.base import PersistentBackingStore
+
+INDEXES_KEPT_MAX = 64
+
+
+class PartitionReader:
+    """The reader's side of a partition. Blocking; one thread at a time.
+
+    It sees what any process has made durable. Damage raises, naming the file and the position;
+    a read never just ends before the durable offset.
+    """
+
+    def __init__(
+        self,
+        store: PersistentBackingStore,
+        keys: PartitionKeys,
+        tier: PersistentBackingStore | None = None,
+    ) -> None:
+        self.keys = keys
+        self._store = store
+        self._tier = tier
+        self._head_file = HeadFile(store, keys.head)
+        self._segments: list[SegmentSource] = []
+        self._indexes: dict[str, Index] = {}
+
+    def head(self) -> Head:
+        """The end of the partition as it is now."""
+        return self._head_file.read() or Head()
+
+    def earliest(self) -> int:
+        """The first offset that is still there."""
+        self._refresh()
+        return self._segments[0].name.base if self._segments else self.head().segment_base
+
+    def segments(self) -> Sequence[SegmentSource]:
+        """The segments by first offset, looked up anew."""
+        self._refresh()
+        return self._segments
+
+    def cursor(self, offset: int) -> Cursor:
+        """A place to read on from."""
+        return Cursor(self, offset)
+
+    def offset_at(self, timestamp: int) -> int:
+        """The first offset that was appended at or after a time; the end when there is none."""
+        head = self.head()
+        source = self._segment_at_time(timestamp)
+        if source is None:
+            return head.durable_offset
+        limit = self.limit(source, head)
+        row = self._index(source).at_time(timestamp)
+        for entry in source.entries(row.position if row else 0, limit):
+            if entry.timestamp >= timestamp and entry.header.kind == KIND_RECORDS:
+                return entry.header.base_offset
+            if entry.header.kind == KIND_END:
+                return entry.header.next_offset
+        return head.durable_offset
+
+    def limit(self, source: SegmentSource, head: Head) -> int:
+        """Where the durable part of a segment ends."""
+        if source.name.base == head.segment_base:
+            return head.durable_position
+        return source.size()
+
+    def locate(self, offset: int) -> tuple[SegmentSource, int, int]:
+        """The segment of an offset, and position and first offset of an entry before it."""
+        source = self._segment_of(offset)
+        row = self._index(source).at_offset(offset)
+        if row is None:
+            return source, 0, source.name.base
+        if not _is_right(source, row):
+            row = self._rebuild(source).at_offset(offset)
+        return (source, row.position, row.offset) if row else (source, 0, source.name.base)
+
+    def forget(self) -> None:
+        """Look everything up again, after segments were removed or moved."""
+        self._segments = []
+        self._indexes.clear()
+
+    def _refresh(self) -> None:
+        self._segments = list_segments(self.keys, self._store, self._tier)
+
+    def _segment_of(self, offset: int) -> SegmentSource:
+        for _ in range(2):
+            place = bisect_right(self._segments, offset, key=lambda one: one.name.base)
+            # The last known segment may have been followed by another one since.
+            if 0 < place < len(self._segments):
+                return self._segments[place - 1]
+            self._refresh()
+        place = bisect_right(self._segments, offset, key=lambda one: one.name.base)
+        if place:
+            return self._segments[place - 1]
+        raise self._out_of_range(offset)
+
+    def _out_of_range(self, offset: int) -> OffsetOutOfRange:
+        first = self._segments[0].name.base if self._segments else self.head().segment_base
+        return OffsetOutOfRange(
+            f"offset {offset} of {self.keys.topic}/{self.keys.partition} is gone: "
+            f"retention removed everything below {first}. Seek to {first} or later",
+            topic=self.keys.topic,
+            partition=self.keys.partition,
+            offset=offset,
+            earliest=first,
+        )
+
+    def _segment_at_time(self, timestamp: int) -> SegmentSource | None:
+        """The last segment that starts before the time, or the first one."""
+        self._refresh()
+        place = bisect_right(
+            self._segments, timestamp - 1, key=lambda one: one.first_entry().timestamp
+        )
+        return self._segments[max(0, place - 1)] if self._segments else None
+
+    def _index(self, source: SegmentSource) -> Index:
+        index = self._indexes.get(source.key)
+        if index is None:
+            index = self._load_index(source)
+            while len(self._indexes) >= INDEXES_KEPT_MAX:
+                self._indexes.pop(next(iter(self._indexes)))
+            if source.name.base != self.head().segment_base:
+                self._indexes[source.key] = index
+        return index
+
+    def _load_index(self, source: SegmentSource) -> Index:
+        try:
+            index = Index.parse(source.store.read(self.keys.index(source.name)))
+        except KeyNotFound:
+            index = Index()
+        return self._rebuild(source) if index is None else index
+
+    def _rebuild(self, source: SegmentSource) -> Index:
+        """A new index from the segment itself; kept on disk when that is possible."""
+        builder = IndexBuilder()
+        rows = []
+        for entry in source.entries(0, self.limit(source, self.head())):
+            row = builder.offer(entry.header.base_offset, entry.timestamp, entry.position)
+            if row is not None and entry.header.kind == KIND_RECORDS:
+                rows.append(row)
+        index = Index(rows)
+        self._indexes[source.key] = index
+        if source.name.base != self.head().segment_base:
+            source.store.write(self.keys.index(source.name), index.pack())
+        return index
+
+
+def _is_right(source: SegmentSource, row: IndexRow) -> bool:
+    """Whether the row points at an entry that starts with its offset."""
+    try:
+        header = parse_header(source.store.read(source.key, row.position, HEADER_BYTES))
+    except DamageError:
+        return False
+    return header.base_offset == row.offset
+
+
+class Cursor:
+    """A place in a partition. ``offset`` is the next record to be read."""
+
+    def __init__(self, reader: PartitionReader, offset: int) -> None:
+        self.offset = offset
+        self._reader = reader
+        self._source: SegmentSource | None = None
+        self._position = 0
+        self._expected = 0
+        self._checksum: int | None = None
+
+    def seek(self, offset: int) -> None:
+        """Go on from another offset."""
+        self.offset = offset
+        self._source = None
+
+    def fetch(self, bytes_max: int = CHUNK_BYTES) -> list[Entry]:
+        """The next entries, about ``bytes_max`` of them, or none at the durable end.
+
+        The first may hold records before ``offset``; the caller leaves them out. The cursor
+        moves behind what is returned. If it raises, the cursor stays where it was.
+        """
+        head = self._reader.head()
+        while self.offset < head.durable_offset:
+            try:
+                found = self._read(head, bytes_max)
+            except KeyNotFound:
+                # Retention or tiering took the segment away between two reads.
+                self._reader.forget()
+                self._source = None
+                found = self._read(head, bytes_max)
+            if found:
+                return found
+        return []
+
+    def _read(self, head: Head, bytes_max: int) -> list[Entry]:
+        if self._source is None:
+            self._source, self._position, self._expected = self._reader.locate(self.offset)
+            self._checksum = None
+        source = self._source
+        limit = self._reader.limit(source, head)
+        if self._position >= limit:
+            raise source.damage(DamagedEntry("the segment is cut off", reason="cut off"), limit)
+        found = []
+        for entry in source.chunk(self._position, limit, bytes_max):
+            self._check(source, entry)
+            if entry.header.kind == KIND_RECORDS and entry.header.next_offset > self.offset:
+                found.append(entry)
+        if found or self._expected > self.offset:
+            self.offset = max(self.offset, self._expected)
+        return found
+
+    def _check(self, source: SegmentSource, entry: Entry) -> None:
+        """Each entry follows the one before, in the chain and in its offsets."""
+        header = entry.header
+        if header.base_offset != self._expected or self._checksum not in (None, header.previous):
+            cause = DamagedEntry("the entry does not follow the one before", reason="chain")
+            raise source.damage(cause, entry.position)
+        self._position = entry.position + header.entry_bytes
+        self._expected = header.next_offset
+        self._checksum = header.checksum
+        if header.kind == KIND_END:
+            SegmentEnd.parse(entry)
+            self._source = None

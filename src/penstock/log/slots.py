@@ -1,0 +1,90 @@
+"""Small files that change in place: two slots, written in turn, each with its own checksum.
+
+::
+
+    slot (512 bytes) = magic 4 bytes | version u16 | length u16 | generation u64
+                       | payload, padded with zeros to 492 bytes | CRC-32C u32
+
+Generation g goes to slot g mod 2, so a torn write never touches the newest sound slot. The slots
+are a sector each. Every byte of a slot is under its checksum.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from penstock.errors import UnsupportedFormat
+from penstock.stores.base import PersistentBackingStore
+
+SLOT_BYTES = 512
+VERSION = 1
+_FRONT = struct.Struct("<4sHHQ")
+_CHECKSUM = struct.Struct("<I")
+PAYLOAD_BYTES_MAX = SLOT_BYTES - _FRONT.size - _CHECKSUM.size
+_EMPTY = bytes(SLOT_BYTES)
+
+
+class Slot(NamedTuple):
+    """The newest sound slot of a file, and how many slots were damaged."""
+
+    generation: int
+    payload: bytes
+    damaged: int
+
+
+NO_SLOT = Slot(0, b"", 0)
+
+
+class SlottedFile:
+    """Two slots under one key of a store. One writer at a time; readers need no lock."""
+
+    def __init__(self, store: PersistentBackingStore, key: str, magic: bytes) -> None:
+        self._store = store
+        self._magic = magic
+        self.key = key
+
+    def read(self) -> Slot:
+        """The newest sound slot; generation 0 when none was ever written or none is sound."""
+        data = self._store.read(self.key, 0, 2 * SLOT_BYTES)
+        slots = [self._parse(data[:SLOT_BYTES]), self._parse(data[SLOT_BYTES:])]
+        damaged = slots.count(None)
+        newest = max((slot for slot in slots if slot is not None), default=NO_SLOT)
+        return newest._replace(damaged=damaged)
+
+    def write(self, generation: int, payload: bytes) -> None:
+        """Write the slot of this generation; durable only after a sync of the key."""
+        slot = self._pack(generation, payload)
+        if generation <= 1:
+            # The first one makes both slots, so that the second never starts beyond the end.
+            first = [_EMPTY, slot] if generation % 2 else [slot, _EMPTY]
+            self._store.write_at(self.key, 0, first)
+        else:
+            self._store.write_at(self.key, generation % 2 * SLOT_BYTES, [slot])
+
+    def _pack(self, generation: int, payload: bytes) -> bytes:
+        assert len(payload) <= PAYLOAD_BYTES_MAX, "a slot is a sector"
+        front = _FRONT.pack(self._magic, VERSION, len(payload), generation)
+        body = front + payload + bytes(PAYLOAD_BYTES_MAX - len(payload))
+        return body + _CHECKSUM.pack(crc32c(body))
+
+    def _parse(self, data: bytes) -> Slot | None:
+        """The slot, NO_SLOT when it was never written, None when it is damaged."""
+        if not any(data):
+            return NO_SLOT
+        body = data[: SLOT_BYTES - _CHECKSUM.size]
+        if len(data) < SLOT_BYTES or data[len(body) :] != _CHECKSUM.pack(crc32c(body)):
+            return None
+        magic, version, length, generation = _FRONT.unpack_from(body)
+        if magic != self._magic or length > PAYLOAD_BYTES_MAX:
+            return None
+        if version != VERSION:
+            raise UnsupportedFormat(
+                f"{self.key} has format version {version}, this release reads {VERSION}: "
+                "upgrade it",
+                file=self.key,
+                version=version,
+            )
+        return Slot(generation, body[_FRONT.size : _FRONT.size + length], 0)

@@ -1,0 +1,307 @@
+"""What a topic is: partitions, durability, retention, subscribers; and the file that says so.
+
+``topic.json`` is replaced as a whole, atomically, so it is never torn: a wrong checksum is
+damage. The generation before stands in the same file, for ``repair()``.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+from crc32c import crc32c
+
+from penstock.errors import (
+    DamagedFile,
+    InvalidName,
+    InvalidOption,
+    KeyNotFound,
+    UnknownTopic,
+    UnsupportedFormat,
+)
+from penstock.log.codec import Codec
+from penstock.log.frame import ENTRY_BYTES_MAX, RECORDS_MAX
+from penstock.log.names import check_name, topic_key
+from penstock.stores.base import PersistentBackingStore
+
+FORMAT = 1
+PARTITIONS_MAX = 4_096
+LOCK_TIMEOUT_SECONDS = 30.0
+_MEBIBYTE = 1024 * 1024
+
+
+class FsyncPolicy(enum.Enum):
+    """When the log syncs, and so what a crash can take. ``durable=True`` on a call asks for more."""
+
+    EVERY_MESSAGE = "every_message"
+    """``publish`` returns after the sync that covers the record; publishers share a sync.
+
+    Process crash: nothing acknowledged is lost. Power cut: nothing acknowledged is lost.
+    """
+
+    EVERY_N_MESSAGES = "every_n_messages"
+    """A sync every N records of a partition (default 100), and after 1 s at the latest.
+
+    ``publish`` returns when the record is written; its acknowledgement says ``durable=False``
+    unless that very write was synced. Process crash: nothing acknowledged is lost. Power cut: up
+    to N - 1 records, or those of the last second, whichever is less.
+    """
+
+    TIMED = "timed"
+    """A sync every second (configurable) while there is something to sync.
+
+    ``publish`` returns when the record is written; its acknowledgement says ``durable=False``.
+    Process crash: nothing acknowledged is lost. Power cut: the records of the last interval.
+    """
+
+
+class WhenFull(enum.Enum):
+    """What happens at the size limit of a partition."""
+
+    DELETE = "delete"
+    """The oldest segments go, except those that a protected subscriber still needs."""
+    REJECT = "reject"
+    """``publish`` raises RetentionFull until subscribers have consumed enough."""
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a topic keeps its records. The limits combine: whichever is reached first.
+
+    Whole segments are removed, never the open one. A limit of None is no limit.
+    """
+
+    age_ms_max: int | None = 24 * 60 * 60 * 1000
+    bytes_max: int | None = 1024 * _MEBIBYTE
+    """Per partition; the open segment comes on top."""
+    acknowledged: bool = False
+    """Remove a segment as soon as every subscriber has consumed it, however young it is."""
+    protect_subscribers: bool = True
+    """Never remove what a subscriber has not consumed yet, whatever the other limits say."""
+    when_full: WhenFull = WhenFull.DELETE
+
+
+class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a topic. Stored with it, the same for every process."""
+
+    partitions: int = 1
+    fsync: FsyncPolicy = FsyncPolicy.EVERY_MESSAGE
+    fsync_messages: int = 100
+    fsync_interval_ms: int = 1_000
+    linger_ms: int = 0
+    """How long a batch may wait for company; 0: a lone record is committed at once."""
+    batch_records_max: int = 16_384
+    batch_bytes_max: int = 2 * _MEBIBYTE
+    record_bytes_max: int = 16 * _MEBIBYTE
+    buffer_bytes_max: int = 64 * _MEBIBYTE
+    """Bytes accepted and not yet committed; then ``publish`` waits, ``publish_nowait`` raises."""
+    segment_bytes_max: int = 128 * _MEBIBYTE
+    codec: Codec = Codec.NONE
+    compact_keys: bool = False
+    """Keep only the newest record of each key in sealed segments."""
+    retention: Retention = Retention()
+
+    def check(self) -> TopicConfig:
+        """The config itself, or InvalidOption that names the field and its range."""
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if not isinstance(value, int) or not low <= value <= high:
+                raise InvalidOption(f"{name} is {value!r}; it must be {low} to {high}", option=name)
+        for name in ("age_ms_max", "bytes_max"):
+            value = getattr(self.retention, name)
+            if value is not None and value < 1:
+                raise InvalidOption(f"retention {name} is {value}; use None for no limit")
+        if self.buffer_bytes_max < self.record_bytes_max:
+            raise InvalidOption("buffer_bytes_max must not be below record_bytes_max")
+        return self
+
+
+_RANGES = (
+    ("partitions", 1, PARTITIONS_MAX),
+    ("fsync_messages", 1, 1 << 31),
+    ("fsync_interval_ms", 1, 3_600_000),
+    ("linger_ms", 0, 60_000),
+    ("batch_records_max", 1, RECORDS_MAX),
+    ("batch_bytes_max", 1, ENTRY_BYTES_MAX // 2),
+    ("record_bytes_max", 1, ENTRY_BYTES_MAX // 2),
+    ("buffer_bytes_max", 1, 1 << 40),
+    ("segment_bytes_max", 256, 1 << 40),
+)
+
+
+class Epoch(msgspec.Struct, frozen=True):
+    """From when on a topic has how many partitions."""
+
+    epoch: int
+    partitions: int
+    since_ms: int
+
+
+class TopicState(msgspec.Struct, frozen=True, kw_only=True):
+    """All that ``topic.json`` holds."""
+
+    name: str
+    created_ms: int
+    config: TopicConfig
+    epochs: tuple[Epoch, ...]
+    subscribers: dict[str, dict[int, int]] = {}
+    """Subscriber name → partition → offset at which it started. Retention waits for these."""
+    marks: tuple[str, ...] = ()
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the topic has now."""
+        return self.epochs[-1].partitions
+
+
+class _Document(msgspec.Struct, kw_only=True):
+    format: int
+    generation: int
+    checksum: int
+    topic: msgspec.Raw
+    previous: msgspec.Raw | None = None
+
+
+def _checksum(generation: int, topic: bytes, previous: bytes | None) -> int:
+    return crc32c(b"%d %s %s" % (generation, topic, previous or b"null"))
+
+
+class TopicFile:
+    """Reads and changes ``topic.json``."""
+
+    def __init__(self, store: PersistentBackingStore, topic: str) -> None:
+        self._store = store
+        self._topic = check_name("topic", topic)
+        self.key = topic_key(topic)
+
+    def exists(self) -> bool:
+        """Whether the topic is there."""
+        return self._store.exists(self.key)
+
+    def read(self) -> TopicState:
+        """The topic; UnknownTopic when there is none, DamagedFile when it fails its checks."""
+        return self._read()[1]
+
+    def create(self, config: TopicConfig, now_ms: int) -> TopicState:
+        """The topic as it is, made now with this config when it was not there."""
+        with self._lock():
+            if self.exists():
+                return self.read()
+            self._check_case()
+            epochs = (Epoch(0, config.partitions, now_ms),)
+            state = TopicState(name=self._topic, created_ms=now_ms, config=config, epochs=epochs)
+            self._write(1, state, None)
+            return state
+
+    def add_subscriber(self, name: str, starts: dict[int, int]) -> TopicState:
+        """Register a subscriber, so that retention waits for it."""
+        with self._lock():
+            generation, state, raw = self._read()
+            if name in state.subscribers:
+                return state
+            subscribers = {**state.subscribers, name: starts}
+            changed = msgspec.structs.replace(state, subscribers=subscribers)
+            self._write(generation + 1, changed, raw)
+            return changed
+
+    def remove_subscriber(self, name: str) -> TopicState:
+        """Forget a subscriber: retention waits for it no longer."""
+        with self._lock():
+            generation, state, raw = self._read()
+            subscribers = {key: at for key, at in state.subscribers.items() if key != name}
+            changed = msgspec.structs.replace(state, subscribers=subscribers)
+            self._write(generation + 1, changed, raw)
+            return changed
+
+    def change_config(self, **changes: Any) -> TopicState:
+        """Change settings other than the partition count, for all processes."""
+        if "partitions" in changes:
+            raise InvalidOption("partitions are fixed at creation; they change by epochs")
+        with self._lock():
+            generation, state, raw = self._read()
+            config = msgspec.structs.replace(state.config, **changes).check()
+            changed = msgspec.structs.replace(state, config=config)
+            self._write(generation + 1, changed, raw)
+            return changed
+
+    def restore_previous(self) -> TopicState:
+        """Go back to the generation before, for repair."""
+        with self._lock():
+            document = self._decode_document(self._store.read(self.key))
+            if document.previous is None:
+                raise self._damage("there is no generation before this one")
+            state = self._decode_state(bytes(document.previous))
+            self._write(document.generation + 1, state, None)
+            return state
+
+    def _lock(self) -> Any:
+        return self._store.lock(f"topics/{self._topic}/lock", LOCK_TIMEOUT_SECONDS)
+
+    def _check_case(self) -> None:
+        """Two names that differ only by case would be one folder on some file systems."""
+        for other in list_topics(self._store):
+            if other != self._topic and other.casefold() == self._topic.casefold():
+                raise InvalidName(
+                    f"topic {self._topic!r} differs from {other!r} only by case: pick another name",
+                    kind="topic",
+                    name=self._topic,
+                )
+
+    def _read(self) -> tuple[int, TopicState, bytes]:
+        try:
+            data = self._store.read(self.key)
+        except KeyNotFound:
+            raise UnknownTopic(
+                f"there is no topic {self._topic!r}: create it with create_topic()",
+                topic=self._topic,
+            ) from None
+        document = self._decode_document(data)
+        raw = bytes(document.topic)
+        previous = bytes(document.previous) if document.previous is not None else None
+        if _checksum(document.generation, raw, previous) != document.checksum:
+            raise self._damage("the checksum is wrong")
+        return document.generation, self._decode_state(raw), raw
+
+    def _decode_document(self, data: bytes) -> _Document:
+        try:
+            document = msgspec.json.decode(data, type=_Document)
+        except msgspec.MsgspecError as cause:
+            raise self._damage(str(cause)) from cause
+        if document.format != FORMAT:
+            raise UnsupportedFormat(
+                f"{self.key} has format {document.format}, this release reads {FORMAT}: upgrade it",
+                file=self.key,
+                version=document.format,
+            )
+        return document
+
+    def _decode_state(self, raw: bytes) -> TopicState:
+        try:
+            return msgspec.json.decode(raw, type=TopicState)
+        except msgspec.MsgspecError as cause:
+            raise self._damage(str(cause)) from cause
+
+    def _write(self, generation: int, state: TopicState, previous: bytes | None) -> None:
+        raw = msgspec.json.encode(state)
+        document = _Document(
+            format=FORMAT,
+            generation=generation,
+            checksum=_checksum(generation, raw, previous),
+            topic=msgspec.Raw(raw),
+            previous=None if previous is None else msgspec.Raw(previous),
+        )
+        self._store.write(self.key, msgspec.json.encode(document) + b"\n")
+
+    def _damage(self, reason: str) -> DamagedFile:
+        return DamagedFile(
+            f"{self.key} is damaged: {reason}. penstock.repair() goes back to the generation "
+            "before, or restore the file from a backup",
+            file=self.key,
+            reason=reason,
+        )
+
+
+def list_topics(store: PersistentBackingStore) -> list[str]:
+    """The names of all topics in a store."""
+    parts = [key.split("/") for key in store.list("topics/")]
+    return sorted(part[1] for part in parts if len(part) == 3 and part[2] == "topic.json")

@@ -1,0 +1,337 @@
+"""A directory of files: the store that the log is tuned for.
+
+Each key is a file below the root. Files are 0600, directories 0700. Every call goes through
+:class:`penstock.system.Files`, so tests can put a simulated disk underneath.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NoReturn
+
+from penstock.errors import Closed, DeadlineExceeded, InvalidOption, KeyNotFound, StoreFailed
+from penstock.stores.base import (
+    PersistentBackingStore,
+    StoreCapabilities,
+    StoreStatistics,
+    check_key,
+)
+from penstock.system import Buffer, Files, System, Watch
+
+HANDLES_MAX = 256
+LOCK_POLL_SECONDS_MIN = 0.0002
+LOCK_POLL_SECONDS_MAX = 0.005
+
+
+class _Handle:
+    """An open file. It closes itself when nobody holds it, so eviction never cuts off a reader."""
+
+    __slots__ = ("_files", "descriptor", "name_synced")
+
+    def __init__(self, files: Files, descriptor: int) -> None:
+        self._files = files
+        self.descriptor = descriptor
+        # Whoever made the file may have died before it synced the name: each handle syncs it once.
+        self.name_synced = False
+
+    def __del__(self) -> None:
+        with suppress(OSError):
+            self._files.close(self.descriptor)
+
+
+class DirectoryStore(PersistentBackingStore):
+    """Keys are files below ``path``, which is made when absent.
+
+    Any number of processes may share the directory on a local file system. A value set with
+    ``write`` is replaced by renaming, a value written with ``write_at`` is changed in place.
+    """
+
+    capabilities = StoreCapabilities(log=True, shared=True, durable=True)
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        system: System | None = None,
+        handles_max: int = HANDLES_MAX,
+    ) -> None:
+        self.path = os.path.abspath(os.fspath(path))
+        self._system = system or System()
+        self._files = self._system.files
+        self._handles: OrderedDict[str, _Handle] = OrderedDict()
+        self._handles_max = handles_max
+        self._mutex = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+        self._closed = False
+        self._reads = self._writes = self._syncs = self._deletes = 0
+        self._bytes_read = self._bytes_written = 0
+        try:
+            self._make_directories(self.path)
+        except OSError as cause:
+            self._fail("make the directory", self.path, cause)
+
+    def __repr__(self) -> str:
+        return f"DirectoryStore({self.path!r})"
+
+    def write(self, key: str, data: Buffer) -> None:
+        target = self._path(key)
+        folder, name = os.path.split(target)
+        temporary = f"{folder}/.{name[:100]}-{self._system.random.getrandbits(64):016x}.tmp"
+        try:
+            self._make_directories(folder)
+            self._write_whole(temporary, data)
+            self._files.rename(temporary, target)
+            self._files.sync_directory(folder)
+        except OSError as cause:
+            with suppress(OSError):
+                self._files.unlink(temporary)
+            self._fail("write", key, cause)
+        self._forget(key)
+        self._writes += 1
+        self._bytes_written += len(data)
+
+    def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        if start < 0 or (length is not None and length < 0):
+            raise InvalidOption(f"start and length are at least 0, not {start} and {length}")
+        try:
+            handle, size = self._current(key)
+            available = max(0, size - start)
+            wanted = available if length is None else min(length, available)
+            data = self._files.read(handle.descriptor, wanted, start)
+        except OSError as cause:
+            self._fail("read", key, cause)
+        self._reads += 1
+        self._bytes_read += len(data)
+        return data
+
+    def delete(self, key: str) -> None:
+        path = self._path(key)
+        try:
+            self._files.unlink(path)
+            self._files.sync_directory(os.path.dirname(path))
+        except FileNotFoundError:
+            return
+        except OSError as cause:
+            self._fail("delete", key, cause)
+        self._forget(key)
+        self._deletes += 1
+
+    def list(self, prefix: str = "") -> list[str]:
+        self._check_open()
+        folder = prefix.rpartition("/")[0]
+        if folder:
+            check_key(folder)
+        try:
+            return sorted(key for key in self._walk(folder) if key.startswith(prefix))
+        except OSError as cause:
+            self._fail("list", prefix, cause)
+
+    def exists(self, key: str) -> bool:
+        return self._files.exists(self._path(key))
+
+    def size(self, key: str) -> int:
+        try:
+            return self._current(key)[1]
+        except OSError as cause:
+            self._fail("look at", key, cause)
+
+    def write_at(self, key: str, position: int, buffers: Sequence[Buffer]) -> None:
+        try:
+            handle, size = self._current(key, create=True)
+            if not 0 <= position <= size:
+                raise InvalidOption(f"position {position} is outside 0..{size} of {key}")
+            self._files.write(handle.descriptor, buffers, position)
+        except OSError as cause:
+            self._fail("write", key, cause)
+        self._writes += 1
+        self._bytes_written += sum(map(len, buffers))
+
+    def truncate(self, key: str, size: int) -> None:
+        try:
+            handle, present = self._current(key)
+            if not 0 <= size <= present:
+                raise InvalidOption(f"size {size} is outside 0..{present} of {key}")
+            self._files.truncate(handle.descriptor, size)
+        except OSError as cause:
+            self._fail("truncate", key, cause)
+
+    def sync(self, key: str) -> None:
+        self._syncs += 1
+        try:
+            handle, _ = self._current(key)
+            self._files.sync(handle.descriptor)
+            if not handle.name_synced:
+                self._files.sync_directory(os.path.dirname(self._path(key)))
+                handle.name_synced = True
+        except OSError as cause:
+            self._fail("sync", key, cause)
+
+    @contextmanager
+    def lock(self, key: str, timeout: float) -> Iterator[None]:
+        # flock is per open file, which the threads of a process share: they need their own lock.
+        with self._mutex:
+            mutex = self._locks.setdefault(key, threading.Lock())
+        deadline = self._system.clock.monotonic() + timeout
+        if not mutex.acquire(timeout=max(0.0, timeout)):
+            raise self._lock_timeout(key, timeout)
+        try:
+            handle = self._locked_handle(key, deadline, timeout)
+            try:
+                yield
+            finally:
+                self._files.unlock(handle.descriptor)
+        finally:
+            mutex.release()
+
+    def watch(self) -> Watch | None:
+        return self._files.watch()
+
+    def watch_key(self, watch: Watch, key: str) -> None:
+        try:
+            watch.add(self._path(key))
+        except OSError as cause:
+            self._fail("watch", key, cause)
+
+    def statistics(self) -> StoreStatistics:
+        return StoreStatistics(
+            reads=self._reads,
+            bytes_read=self._bytes_read,
+            writes=self._writes,
+            bytes_written=self._bytes_written,
+            syncs=self._syncs,
+            deletes=self._deletes,
+        )
+
+    def close(self) -> None:
+        self._closed = True
+        with self._mutex:
+            self._handles.clear()
+
+    def abandon_after_fork(self) -> None:
+        # Closing the child's copies does not release the parent's locks; keeping them would
+        # hold those locks when the parent dies.
+        self._mutex = threading.Lock()
+        self._locks = {}
+        self._handles.clear()
+        self._closed = True
+
+    # Handles
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"the store at {self.path} is closed")
+
+    def _path(self, key: str) -> str:
+        self._check_open()
+        return f"{self.path}/{check_key(key)}"
+
+    def _current(self, key: str, *, create: bool = False) -> tuple[_Handle, int]:
+        """A handle of the file that the key names now, and its size."""
+        handle = self._handles.get(key) or self._open(key, create=create)
+        status = self._files.status(handle.descriptor)
+        if status.links == 0:
+            # Deleted or replaced, perhaps by another process.
+            self._forget(key)
+            handle = self._open(key, create=create)
+            status = self._files.status(handle.descriptor)
+        return handle, status.size
+
+    def _open(self, key: str, *, create: bool) -> _Handle:
+        path = self._path(key)
+        try:
+            descriptor = self._open_file(path, create=create)
+        except FileNotFoundError:
+            if not create:
+                raise
+            self._make_directories(os.path.dirname(path))
+            descriptor = self._open_file(path, create=True)
+        return self._keep(key, _Handle(self._files, descriptor))
+
+    def _open_file(self, path: str, *, create: bool) -> int:
+        try:
+            return self._files.open(path, create=create)
+        except PermissionError:
+            # A reader of a log that it may not write to.
+            return self._files.open(path, write=False)
+
+    def _keep(self, key: str, handle: _Handle) -> _Handle:
+        with self._mutex:
+            kept = self._handles.setdefault(key, handle)
+            self._handles.move_to_end(key)
+            while len(self._handles) > self._handles_max:
+                self._handles.popitem(last=False)
+        return kept
+
+    def _forget(self, key: str) -> None:
+        with self._mutex:
+            self._handles.pop(key, None)
+
+    def _locked_handle(self, key: str, deadline: float, timeout: float) -> _Handle:
+        clock = self._system.clock
+        pause = LOCK_POLL_SECONDS_MIN
+        try:
+            handle, _ = self._current(key, create=True)
+            while not self._files.try_lock(handle.descriptor):
+                if clock.monotonic() >= deadline:
+                    raise self._lock_timeout(key, timeout)
+                clock.sleep(pause)
+                pause = min(pause * 1.5, LOCK_POLL_SECONDS_MAX)
+        except OSError as cause:
+            self._fail("lock", key, cause)
+        return handle
+
+    def _lock_timeout(self, key: str, timeout: float) -> DeadlineExceeded:
+        return DeadlineExceeded(
+            f"{key} was locked by another writer for {timeout:g} s; "
+            "look for a process that is stopped or waits for its disk",
+            key=key,
+            seconds=timeout,
+        )
+
+    # Directories
+
+    def _make_directories(self, path: str) -> None:
+        """Make the directory and its missing parents, each name synced: a crash keeps them."""
+        if self._files.exists(path):
+            return
+        parent = os.path.dirname(path)
+        self._make_directories(parent)
+        with suppress(FileExistsError):
+            self._files.make_directory(path)
+        self._files.sync_directory(parent)
+
+    def _write_whole(self, path: str, data: Buffer) -> None:
+        descriptor = self._files.open(path, create=True)
+        try:
+            self._files.write(descriptor, [data], 0)
+            self._files.sync(descriptor)
+        finally:
+            self._files.close(descriptor)
+
+    def _walk(self, folder: str) -> Iterator[str]:
+        try:
+            names = self._files.list_directory(f"{self.path}/{folder}" if folder else self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for name, is_directory in names:
+            key = f"{folder}/{name}" if folder else name
+            if name.startswith("."):
+                continue
+            if is_directory:
+                yield from self._walk(key)
+            else:
+                yield key
+
+    def _fail(self, verb: str, key: str, cause: OSError) -> NoReturn:
+        if isinstance(cause, FileNotFoundError | NotADirectoryError):
+            raise KeyNotFound(f"no such key: {key}", key=key) from cause
+        raise StoreFailed(
+            f"cannot {verb} {key} in {self.path}: {cause.strerror or cause}",
+            key=key,
+            operation=verb,
+            errno=cause.errno,
+        ) from cause

@@ -1,0 +1,345 @@
+"""The machine that the log stands on: files, clock, randomness and workers.
+
+Every disk call, every look at the clock, every random number and every background thread of
+the log goes through one :class:`System`. Tests pass another one: a simulated disk that loses
+what was not synced, a clock that stands still, a worker that runs its jobs at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import heapq
+import itertools
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from penstock.inotify import InotifyWatch
+
+Buffer = bytes | bytearray | memoryview
+
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
+BUFFERS_MAX = 1_024
+"""What one vectored write takes (IOV_MAX of Linux)."""
+
+
+class FileStatus(NamedTuple):
+    """Size and number of names of an open file; no name left means it was deleted or replaced."""
+
+    size: int
+    links: int
+
+
+class Watch(Protocol):
+    """Tells that a watched file was written, by this process or another."""
+
+    def fileno(self) -> int:
+        """A descriptor that turns readable when a watched file changed."""
+        ...
+
+    def add(self, path: str) -> None:
+        """Watch one more file; it must exist."""
+        ...
+
+    def drain(self) -> None:
+        """Forget the changes seen so far; never blocks."""
+        ...
+
+    def close(self) -> None:
+        """Stop watching."""
+        ...
+
+
+class Files(Protocol):
+    """Every call that touches the disk. Paths are absolute; errors are ``OSError``."""
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> int:
+        """Open a regular file, never through a symbolic link; ``create`` makes it when absent."""
+        ...
+
+    def close(self, descriptor: int) -> None:
+        """Close a descriptor; its locks are released."""
+        ...
+
+    def read(self, descriptor: int, length: int, position: int) -> bytes:
+        """Read up to ``length`` bytes at ``position``; fewer only at the end of the file."""
+        ...
+
+    def write(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
+        """Write all of the buffers at ``position``, or raise; bytes may be left behind then."""
+        ...
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        """Cut the file, or extend it with zeros."""
+        ...
+
+    def sync(self, descriptor: int) -> None:
+        """Return when the file's bytes and its size are on the disk."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Return when the directory's names are on the disk."""
+        ...
+
+    def status(self, descriptor: int) -> FileStatus:
+        """Size and number of names."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Replace ``target`` by ``source``, atomically."""
+        ...
+
+    def unlink(self, path: str) -> None:
+        """Remove a name."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Make one directory; raises ``FileExistsError`` when it is there."""
+        ...
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        ...
+
+    def list_directory(self, path: str) -> list[tuple[str, bool]]:
+        """Names in a directory with whether each is a directory, in any order."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether a name is there."""
+        ...
+
+    def try_lock(self, descriptor: int) -> bool:
+        """Take the exclusive ``flock`` of the open file if it is free."""
+        ...
+
+    def unlock(self, descriptor: int) -> None:
+        """Release the ``flock``."""
+        ...
+
+    def watch(self) -> Watch | None:
+        """A new watch, or None where the system has none (callers poll instead)."""
+        ...
+
+
+class OsFiles:
+    """The real disk."""
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> int:
+        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(path, flags | (os.O_CREAT if create else 0), FILE_MODE)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+    def read(self, descriptor: int, length: int, position: int) -> bytes:
+        data = os.pread(descriptor, length, position)
+        if len(data) == length or not data:
+            return data
+        pieces = [data]
+        total = len(data)
+        while total < length and (piece := os.pread(descriptor, length - total, position + total)):
+            pieces.append(piece)
+            total += len(piece)
+        return b"".join(pieces)
+
+    def write(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
+        total = sum(map(len, buffers))
+        if len(buffers) > BUFFERS_MAX:
+            buffers = [b"".join(buffers)]
+        written = os.pwritev(descriptor, buffers, position)
+        if written == total:
+            return
+        rest = memoryview(b"".join(buffers))
+        while written < total:
+            written += os.pwrite(descriptor, rest[written:], position + written)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        os.ftruncate(descriptor, size)
+
+    def sync(self, descriptor: int) -> None:
+        os.fdatasync(descriptor)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def status(self, descriptor: int) -> FileStatus:
+        status = os.fstat(descriptor)
+        return FileStatus(status.st_size, status.st_nlink)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def make_directory(self, path: str) -> None:
+        os.mkdir(path, DIRECTORY_MODE)
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
+    def list_directory(self, path: str) -> list[tuple[str, bool]]:
+        with os.scandir(path) as entries:
+            return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def try_lock(self, descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self, descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+    def watch(self) -> Watch | None:
+        return InotifyWatch.start()
+
+
+class Clock(Protocol):
+    """Time. The wall clock may jump; the monotonic one never goes back."""
+
+    def time_ms(self) -> int:
+        """Milliseconds since 1970, UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Block the calling thread."""
+        ...
+
+
+class OsClock:
+    """The real clock."""
+
+    def time_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+Job = Callable[[], None]
+
+
+class Worker(Protocol):
+    """Runs jobs one after the other, off the event loop."""
+
+    def submit(self, job: Job) -> None:
+        """Run the job soon, after those submitted before; thread-safe. A job must not raise."""
+        ...
+
+    def submit_after(self, seconds: float, job: Job) -> None:
+        """Run the job when that much time has passed; thread-safe."""
+        ...
+
+    def run_all(self, jobs: Sequence[Job]) -> None:
+        """Run the jobs, side by side if that helps, and return when all are done; jobs may raise."""
+        ...
+
+    def close(self) -> None:
+        """Finish the submitted jobs, drop the delayed ones, stop."""
+        ...
+
+
+class ThreadWorker:
+    """One thread that sleeps until there is a job."""
+
+    def __init__(self, name: str) -> None:
+        self._wake = threading.Condition(threading.Lock())
+        self._ready: list[Job] = []
+        self._delayed: list[tuple[float, int, Job]] = []
+        self._ticket = itertools.count()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        with self._wake:
+            self._ready.append(job)
+            self._wake.notify()
+
+    def submit_after(self, seconds: float, job: Job) -> None:
+        with self._wake:
+            heapq.heappush(self._delayed, (time.monotonic() + seconds, next(self._ticket), job))
+            self._wake.notify()
+
+    def run_all(self, jobs: Sequence[Job]) -> None:
+        if len(jobs) == 1:
+            return jobs[0]()
+        failures: list[BaseException] = []
+        threads = [threading.Thread(target=_guard, args=(job, failures)) for job in jobs[1:]]
+        for thread in threads:
+            thread.start()
+        _guard(jobs[0], failures)
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+
+    def close(self) -> None:
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while jobs := self._next_jobs():
+            for job in jobs:
+                job()
+
+    def _next_jobs(self) -> list[Job]:
+        with self._wake:
+            while True:
+                self._collect_due()
+                if self._ready:
+                    jobs, self._ready = self._ready, []
+                    return jobs
+                if self._closing:
+                    return []
+                self._wake.wait(self._until_next())
+
+    def _collect_due(self) -> None:
+        now = time.monotonic()
+        while self._delayed and self._delayed[0][0] <= now:
+            self._ready.append(heapq.heappop(self._delayed)[2])
+
+    def _until_next(self) -> float | None:
+        return max(0.0, self._delayed[0][0] - time.monotonic()) if self._delayed else None
+
+
+def _guard(job: Job, failures: list[BaseException]) -> None:
+    try:
+        job()
+    except BaseException as failure:
+        failures.append(failure)
+
+
+@dataclass(frozen=True)
+class System:
+    """Everything outside the process that the log touches; pass another one to test."""
+
+    files: Files = field(default_factory=OsFiles)
+    clock: Clock = field(default_factory=OsClock)
+    random: random.Random = field(default_factory=random.SystemRandom)
+    worker: Callable[[str], Worker] = ThreadWorker
