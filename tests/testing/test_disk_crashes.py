@@ -62,6 +62,14 @@ def test_pending_writes_are_kept_and_lost_independently():
     assert wanted <= found
 
 
+def test_each_of_many_pending_writes_is_once_the_only_one_lost_and_once_the_only_one_kept():
+    disk, descriptor = durable_file(bytes(40))
+    for position in range(40):
+        disk.write(descriptor, [b"x"], position)
+    counts = [content.count(b"x") for content in contents_after_cut(disk) if content]
+    assert (counts.count(39), counts.count(1)) == (40, 40)
+
+
 def test_a_lost_write_below_a_kept_one_leaves_zeros():
     disk, descriptor = durable_file(b"")
     disk.write(descriptor, [b"aa"], 0)
@@ -145,6 +153,23 @@ def test_a_rename_between_directories_needs_both_synced():
     assert {tuple(state.files()) for state in disk.crash_states(9)} == {("/x/f",), ("/y/f",)}
     disk.sync_directory("/x")
     assert [state.files() for state in disk.crash_states(9)] == [["/y/f"]]
+
+
+def test_a_durable_rename_makes_the_one_before_it_durable():
+    disk = SimulatedDisk(directories=["/x", "/y"])
+    disk.put("/x/f", b"")
+    disk.rename("/x/f", "/y/f")
+    disk.rename("/y/f", "/y/g")
+    disk.sync_directory("/y")
+    assert [state.files() for state in disk.crash_states(9)] == [["/y/g"]]
+
+
+def test_a_file_that_was_made_and_removed_may_come_back():
+    disk = SimulatedDisk(directories=["/data", "/other"])
+    disk.close(disk.open(LOG, create=True))
+    disk.unlink(LOG)
+    disk.sync_directory("/other")
+    assert contents_after_cut(disk) == {None, b""}
 
 
 def test_names_are_reordered_but_changes_of_one_file_are_not():

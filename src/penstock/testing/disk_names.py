@@ -2,7 +2,8 @@
 
 Files and directories are numbers here (inodes). A change is a create, rename, unlink, mkdir or
 rmdir. It becomes durable when every directory it touches was synced. Changes that share a name
-or a file keep their order; all others may reach the platter in any order, or not at all.
+(so all changes of one file) keep their order; all others may reach the platter in any order,
+or not at all.
 """
 
 from __future__ import annotations
@@ -37,11 +38,8 @@ class NameChange:
 
     def follows(self, earlier: NameChange, removed: frozenset[int]) -> bool:
         """Whether this can only be on the platter when the earlier one is."""
-        return (
-            not self.nodes.isdisjoint(earlier.nodes)
-            or any(edit[:2] == other[:2] for edit in self.edits for other in earlier.edits)
-            or any(folder in removed for folder, _, _ in earlier.edits)
-        )
+        shared = any(edit[:2] == other[:2] for edit in self.edits for other in earlier.edits)
+        return shared or any(folder in removed for folder, _, _ in earlier.edits)
 
 
 def apply_edits(folders: Folders, edits: Iterable[Edit]) -> None:
