@@ -58,7 +58,8 @@ class ObjectStore(PersistentBackingStore):
     def write(self, key: str, data: Buffer) -> None:
         path = self._path(key)
         with self._translated("write", key):
-            self._client.put(path, bytes(data) if isinstance(data, memoryview) else data)
+            # A copy of what may still change: obstore's memory store keeps the buffer itself.
+            self._client.put(path, data if isinstance(data, bytes) else bytes(data))
         self._gate.count_write(len(data))
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:

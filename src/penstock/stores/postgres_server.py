@@ -123,6 +123,8 @@ class Server:
         try:
             async with asyncio.timeout(seconds):
                 return await coroutine
+        except DeadlineExceeded:
+            raise  # it is a TimeoutError too
         except TimeoutError as cause:
             raise self._too_late(seconds) from cause
 

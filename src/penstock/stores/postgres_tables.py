@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS {s}.pieces (
     PRIMARY KEY (key_id, position)
 );
 ALTER TABLE {s}.pieces ALTER COLUMN data SET STORAGE EXTERNAL;
-CREATE UNLOGGED TABLE IF NOT EXISTS {s}.life (only boolean PRIMARY KEY, number text NOT NULL);
+CREATE UNLOGGED TABLE IF NOT EXISTS {s}.life (single boolean PRIMARY KEY, number text NOT NULL);
 INSERT INTO {s}.about SELECT 1 WHERE NOT EXISTS (SELECT FROM {s}.about);
 """
 
