@@ -1,0 +1,1 @@
+"""The crash-safe log. What users need of it is in :mod:`penstock` itself."""

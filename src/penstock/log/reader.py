@@ -176,6 +176,11 @@ class Cursor:
         self._expected = 0
         self._checksum: int | None = None
 
+    @property
+    def keys(self) -> PartitionKeys:
+        """Which partition this is in."""
+        return self._reader.keys
+
     def seek(self, offset: int) -> None:
         """Go on from another offset."""
         self.offset = offset

@@ -146,9 +146,7 @@ class TailScanner:
         torn = (rest[0], self._position)
         return TailEnd(self._head, self._log_id, self._checked, torn, rest[1:])
 
-    def _durable_damage(
-        self, source: SegmentSource, position: int, claimed: int
-    ) -> DamageError:
+    def _durable_damage(self, source: SegmentSource, position: int, claimed: int) -> DamageError:
         offset = self._head.next_offset
         cause = DamagedEntry(
             f"records from offset {offset} do not read back, though all below {claimed} were "

@@ -154,16 +154,19 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
         return self.epochs[-1].partitions
 
 
+_NONE = b"null"
+
+
 class _Document(msgspec.Struct, kw_only=True):
     format: int
     generation: int
     checksum: int
     topic: msgspec.Raw
-    previous: msgspec.Raw | None = None
+    previous: msgspec.Raw = msgspec.Raw(_NONE)
 
 
-def _checksum(generation: int, topic: bytes, previous: bytes | None) -> int:
-    return crc32c(b"%d %s %s" % (generation, topic, previous or b"null"))
+def _checksum(generation: int, topic: bytes, previous: bytes) -> int:
+    return crc32c(b"%d %s %s" % (generation, topic, previous))
 
 
 class TopicFile:
@@ -190,7 +193,7 @@ class TopicFile:
             self._check_case()
             epochs = (Epoch(0, config.partitions, now_ms),)
             state = TopicState(name=self._topic, created_ms=now_ms, config=config, epochs=epochs)
-            self._write(1, state, None)
+            self._write(1, state)
             return state
 
     def add_subscriber(self, name: str, starts: dict[int, int]) -> TopicState:
@@ -228,10 +231,10 @@ class TopicFile:
         """Go back to the generation before, for repair."""
         with self._lock():
             document = self._decode_document(self._store.read(self.key))
-            if document.previous is None:
+            if bytes(document.previous) == _NONE:
                 raise self._damage("there is no generation before this one")
             state = self._decode_state(bytes(document.previous))
-            self._write(document.generation + 1, state, None)
+            self._write(document.generation + 1, state)
             return state
 
     def _lock(self) -> Any:
@@ -257,8 +260,7 @@ class TopicFile:
             ) from None
         document = self._decode_document(data)
         raw = bytes(document.topic)
-        previous = bytes(document.previous) if document.previous is not None else None
-        if _checksum(document.generation, raw, previous) != document.checksum:
+        if _checksum(document.generation, raw, bytes(document.previous)) != document.checksum:
             raise self._damage("the checksum is wrong")
         return document.generation, self._decode_state(raw), raw
 
@@ -281,14 +283,14 @@ class TopicFile:
         except msgspec.MsgspecError as cause:
             raise self._damage(str(cause)) from cause
 
-    def _write(self, generation: int, state: TopicState, previous: bytes | None) -> None:
+    def _write(self, generation: int, state: TopicState, previous: bytes = _NONE) -> None:
         raw = msgspec.json.encode(state)
         document = _Document(
             format=FORMAT,
             generation=generation,
             checksum=_checksum(generation, raw, previous),
             topic=msgspec.Raw(raw),
-            previous=None if previous is None else msgspec.Raw(previous),
+            previous=msgspec.Raw(previous),
         )
         self._store.write(self.key, msgspec.json.encode(document) + b"\n")
 

@@ -1,0 +1,103 @@
+"""Tells subscriptions that there is something new, from this process or another.
+
+Commits of this process ring the bell directly. Those of other processes are seen through a watch
+on the heads (inotify on Linux), which costs nothing while nothing happens; stores without a watch
+are asked now and then, less often the longer they are quiet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from penstock.errors import StorageError
+from penstock.log.open_topic import OpenTopic
+from penstock.stores.base import PersistentBackingStore
+from penstock.system import Watch
+
+POLL_SECONDS_MIN = 0.002
+POLL_SECONDS_MAX = 0.05
+
+
+class Changes:
+    """Bells for the topics of a queue. Lives on the queue's event loop."""
+
+    def __init__(self, store: PersistentBackingStore, loop: asyncio.AbstractEventLoop) -> None:
+        self._store = store
+        self._loop = loop
+        self._watch: Watch | None = None
+        self._topics: dict[str, OpenTopic] = {}
+        self._tickets: dict[str, int] = {}
+        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+
+    def follow(self, topic: OpenTopic) -> None:
+        """Notice what other processes append to the topic."""
+        if topic.name in self._topics:
+            return
+        self._topics[topic.name] = topic
+        if self._watch is None and len(self._topics) == 1:
+            self._watch = self._store.watch()
+            if self._watch is not None:
+                self._loop.add_reader(self._watch.fileno(), self._on_change)
+        if self._watch is not None:
+            try:
+                for log in topic.logs:
+                    self._store.watch_key(self._watch, log.keys.head)
+            except StorageError:
+                # No more watches on this machine, or no head yet: ask now and then instead.
+                self._stop_watching()
+
+    def ticket(self, topic: str) -> int:
+        """How often the bell of the topic rang so far."""
+        return self._tickets.get(topic, 0)
+
+    async def wait(self, topic: str, ticket: int) -> None:
+        """Return when the bell has rung since the ticket was drawn."""
+        pause = POLL_SECONDS_MIN
+        while self.ticket(topic) == ticket:
+            waiter = self._loop.create_future()
+            self._waiters.setdefault(topic, []).append(waiter)
+            if self._watch is not None:
+                await waiter
+                continue
+            timer = self._loop.call_later(pause, _set, waiter)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+            if await asyncio.to_thread(self._topics[topic].refresh):
+                self.wake(topic)
+            pause = min(pause * 1.3, POLL_SECONDS_MAX)
+
+    def wake(self, topic: str) -> None:
+        """Ring the bell."""
+        self._tickets[topic] = self.ticket(topic) + 1
+        for waiter in self._waiters.pop(topic, ()):
+            _set(waiter)
+
+    def close(self) -> None:
+        """Stop watching and let all waits return."""
+        self._stop_watching()
+        for topic in list(self._waiters):
+            self.wake(topic)
+
+    def _stop_watching(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            with suppress(OSError, ValueError):
+                self._loop.remove_reader(watch.fileno())
+            watch.close()
+
+    def _on_change(self) -> None:
+        if self._watch is None:
+            return
+        self._watch.drain()
+        for name, topic in self._topics.items():
+            # A local store's heads are in the page cache: a few microseconds each.
+            if topic.refresh():
+                self.wake(name)
+
+
+def _set(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,124 @@
+"""What a publisher gets back: acknowledgements, and the completion that a batch shares."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.errors import UsageError
+
+
+class Acknowledgement(NamedTuple):
+    """Where one record went and what that is worth."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    """When it was appended, in milliseconds since 1970, UTC."""
+    durable: bool
+    """True: survives a power cut. False: survives a crash of the process only, so far."""
+
+
+class BatchAcknowledgement(NamedTuple):
+    """Where a batch of records went."""
+
+    topic: str
+    count: int
+    ranges: Mapping[int, tuple[int, int]]
+    """Partition → first offset and the offset after the last one."""
+    durable: bool
+
+
+class Placement(NamedTuple):
+    """The records of a batch that went to one partition."""
+
+    partition: int
+    places: Sequence[int]
+    """Their places in the batch."""
+    base_offset: int
+    timestamp: int
+    durable: bool
+
+
+class Receipt:
+    """The shared completion of records that are committed together.
+
+    ``await receipt.wait()`` on the queue's event loop; ``done`` may be read from any thread.
+    Cancelling a wait leaves the records on their way: they may be published all the same.
+    """
+
+    __slots__ = ("_waiters", "count", "done", "errors", "loop", "placements", "topic")
+
+    def __init__(self, topic: str, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.topic = topic
+        self.loop = loop
+        self.count = 0
+        self.done = False
+        """Whether the commit is over, well or badly."""
+        self.errors: dict[int, BaseException] = {}
+        """Partition → why its records were not written."""
+        self.placements: list[Placement] = []
+        self._waiters: list[asyncio.Future[None]] = []
+
+    async def wait(self) -> BatchAcknowledgement:
+        """Wait for the commit; raises what it failed with."""
+        await self._completion()
+        self.raise_errors()
+        return self.acknowledgement()
+
+    async def wait_for(self, place: int) -> Acknowledgement:
+        """Wait for the commit; the acknowledgement of one record of the batch."""
+        await self._completion()
+        for placement in self.placements:
+            if place in placement.places:
+                offset = placement.base_offset + placement.places.index(place)
+                return Acknowledgement(
+                    self.topic, placement.partition, offset, placement.timestamp, placement.durable
+                )
+        self.raise_errors()
+        raise AssertionError("a committed record has a place or an error")
+
+    def acknowledgement(self) -> BatchAcknowledgement:
+        """The acknowledgement of the whole batch, after a good commit."""
+        ranges: dict[int, tuple[int, int]] = {}
+        for placement in self.placements:
+            first, _ = ranges.get(placement.partition, (placement.base_offset, 0))
+            end = placement.base_offset + len(placement.places)
+            ranges[placement.partition] = (first, end)
+        durable = all(placement.durable for placement in self.placements)
+        return BatchAcknowledgement(self.topic, self.count, ranges, durable)
+
+    def offsets(self) -> list[tuple[int, int]]:
+        """Partition and offset of each record of the batch, in the order of publishing."""
+        found = np.zeros((self.count, 2), np.int64)
+        for placement in self.placements:
+            places = np.asarray(placement.places)
+            found[places, 0] = placement.partition
+            found[places, 1] = placement.base_offset + np.arange(len(places))
+        return [(partition, offset) for partition, offset in found.tolist()]
+
+    def raise_errors(self) -> None:
+        """Raise the first error of the commit, if there was one."""
+        for error in self.errors.values():
+            raise error
+
+    def resolve(self) -> None:
+        """Wake the waiters; on the event loop, after ``done`` was set."""
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+    async def _completion(self) -> None:
+        if self.done:
+            return
+        loop = asyncio.get_running_loop()
+        if loop is not self.loop:
+            raise UsageError("wait for a receipt on the event loop that the queue was opened on")
+        waiter = loop.create_future()
+        self._waiters.append(waiter)
+        await waiter

@@ -1,0 +1,296 @@
+"""A durable subscriber: reads a topic from where it left off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Literal, NamedTuple, Self
+
+from penstock.errors import Closed, DamagedFile, DeadlineExceeded, InvalidOption, SubscriberBusy
+from penstock.log.changes import Changes
+from penstock.log.names import check_name, offset_key
+from penstock.log.offsets import OffsetFile
+from penstock.log.open_topic import OpenTopic
+from penstock.log.reader import Cursor, PartitionReader
+from penstock.log.records import Record
+from penstock.log.topic import TopicFile
+
+Position = int | datetime | Literal["earliest", "latest"]
+"""An offset, a time (with a time zone), or an end of the log."""
+
+FETCH_BYTES = 1024 * 1024
+
+
+class RecordBatch(NamedTuple):
+    """Consecutive records of one partition."""
+
+    topic: str
+    partition: int
+    records: list[Record]
+    next_offset: int
+
+    def __iter__(self) -> Iterator[Record]:  # type: ignore[override]
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+class _Place:
+    """Where a subscriber stands in one partition."""
+
+    __slots__ = ("cursor", "delivered", "number", "offsets", "reader")
+
+    def __init__(self, number: int, reader: PartitionReader, offsets: OffsetFile) -> None:
+        self.number = number
+        self.reader = reader
+        self.offsets = offsets
+        self.cursor: Cursor = reader.cursor(0)
+        self.delivered = 0
+
+    def move(self, offset: int) -> None:
+        self.cursor.seek(offset)
+        self.delivered = offset
+
+
+class Subscription:
+    """An async iterator over the records of a topic, in order within each partition.
+
+    Use it as ``async with queue.subscribe(topic, name) as records: async for record in records``.
+    A record is consumed when it is committed; what was delivered and not committed comes again
+    after a restart. A name has one live subscription at a time, over all processes; when its
+    process dies the name is free at once. Cancelling the iteration loses nothing.
+    """
+
+    def __init__(self, topic: OpenTopic, name: str, start: Position, changes: Changes) -> None:
+        self.topic = topic.name
+        self.name = check_name("subscriber", name)
+        self._topic = topic
+        self._start = start
+        self._changes = changes
+        self._places: list[_Place] = []
+        self._turn = 0
+        self._current: Record | None = None
+        self._claim: AbstractContextManager[None] | None = None
+        self._closed = False
+        self.damaged_offsets: list[str] = []
+        """Offset files with a damaged slot: the older slot was used, so records may come again."""
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Claim the name and find the place to start. Iterating does it too."""
+        if self._closed:
+            raise Closed(f"the subscription {self.name!r} is closed")
+        if self._claim is None:
+            await asyncio.to_thread(self._open)
+
+    async def close(self) -> None:
+        """Give the name back. Nothing is committed by closing."""
+        self._closed = True
+        self._changes.wake(self.topic)
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            await asyncio.to_thread(claim.__exit__, None, None, None)
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        await self.open()
+        self._rewind()
+        while True:
+            place, records = await self._next()
+            for record in records:
+                self._current = record
+                yield record
+            self._current = None
+            place.delivered = records[-1].offset + 1
+
+    async def batches(self, records_max: int = 10_000) -> AsyncIterator[RecordBatch]:
+        """The records in batches of one partition each; never waits to fill one."""
+        if records_max < 1:
+            raise InvalidOption("records_max is at least 1", option="records_max")
+        await self.open()
+        self._rewind()
+        while True:
+            place, records = await self._next()
+            for start in range(0, len(records), records_max):
+                piece = records[start : start + records_max]
+                place.delivered = piece[-1].offset + 1
+                yield RecordBatch(self.topic, place.number, piece, place.delivered)
+
+    async def commit(self, record: Record | RecordBatch | None = None) -> None:
+        """Mark as consumed, durably: up to this record, or all that was delivered.
+
+        Offsets only move forward: committing an older record changes nothing.
+        """
+        await asyncio.to_thread(self._commit, self._wanted(record))
+
+    async def seek(self, to: Position, *, partition: int | None = None) -> None:
+        """Go on from another place, and resume there after a restart: the seek is durable.
+
+        Without a partition it applies to all of them; an offset needs one, unless there is one.
+        """
+        await self.open()
+        if isinstance(to, int) and partition is None and len(self._places) > 1:
+            raise InvalidOption("name the partition that the offset is of", option="partition")
+        if partition is not None:
+            self._topic.keys(partition)
+        places = self._places if partition is None else [self._places[partition]]
+        await asyncio.to_thread(self._seek, places, to)
+        self._current = None
+
+    def positions(self) -> dict[int, int]:
+        """Partition → offset of the next record that will be delivered."""
+        return {place.number: self._delivered(place) for place in self._places}
+
+    def lag(self) -> int:
+        """Durable records that were not delivered yet, over all partitions."""
+        durable = self._topic.durable
+        return sum(durable[place.number] - self._delivered(place) for place in self._places)
+
+    # Opening, committing and seeking block and run in a thread.
+
+    def _open(self) -> None:
+        around = self._topic.around
+        claim = around.store.lock(f"groups/{self.name}/{self.topic}.lock", 0)
+        try:
+            claim.__enter__()
+        except DeadlineExceeded:
+            raise SubscriberBusy(
+                f"subscriber {self.name!r} of {self.topic!r} is in use, here or in another "
+                "process: use another name, or close that one",
+                subscriber=self.name,
+                topic=self.topic,
+            ) from None
+        try:
+            self._places = [self._place(number) for number in range(len(self._topic.logs))]
+            self._find_places()
+        except BaseException:
+            claim.__exit__(None, None, None)
+            raise
+        self._claim = claim
+
+    def _place(self, number: int) -> _Place:
+        offsets = OffsetFile(self._topic.around.store, self.name, self.topic, number)
+        return _Place(number, self._topic.reader(number), offsets)
+
+    def _find_places(self) -> None:
+        file = TopicFile(self._topic.around.store, self.topic)
+        known = file.read().subscribers.get(self.name)
+        if known is None:
+            starts = {place.number: self._resolve(place, self._start) for place in self._places}
+            # The offsets first: a registered subscriber without them is damage.
+            self._seek(self._places, self._start)
+            file.add_subscriber(self.name, starts)
+            return
+        for place in self._places:
+            place.move(self._resume(place))
+
+    def _resume(self, place: _Place) -> int:
+        committed = place.offsets.read()
+        if committed is None:
+            raise DamagedFile(
+                f"{place.offsets.key} is missing, though {self.name!r} had committed offsets. "
+                "Restore it, or unsubscribe and subscribe again to choose where to start",
+                file=place.offsets.key,
+                reason="missing",
+            )
+        if committed.damaged_slots:
+            self.damaged_offsets.append(place.offsets.key)
+        return committed.offset
+
+    def _seek(self, places: list[_Place], to: Position) -> None:
+        now = self._topic.around.system.clock.time_ms()
+        for place in places:
+            offset = self._resolve(place, to)
+            place.offsets.reset(offset, now)
+            place.move(offset)
+
+    def _resolve(self, place: _Place, to: Position) -> int:
+        return resolve(place.reader, to)
+
+    def _commit(self, wanted: dict[int, int]) -> None:
+        now = self._topic.around.system.clock.time_ms()
+        for number, offset in wanted.items():
+            self._places[number].offsets.commit(offset, now)
+
+    # Delivering
+
+    def _wanted(self, record: Record | RecordBatch | None) -> dict[int, int]:
+        if isinstance(record, Record):
+            return {record.partition: record.offset + 1}
+        if record is not None:
+            return {record.partition: record.next_offset}
+        return self.positions()
+
+    def _delivered(self, place: _Place) -> int:
+        current = self._current
+        if current is not None and current.partition == place.number:
+            return current.offset + 1
+        return place.delivered
+
+    def _rewind(self) -> None:
+        """Start again behind what was delivered: an iteration may have been left in a batch."""
+        for place in self._places:
+            place.move(self._delivered(place))
+        self._current = None
+
+    async def _next(self) -> tuple[_Place, list[Record]]:
+        """The next records of some partition; waits for them. The partitions take turns."""
+        while True:
+            changed = self._changes.ticket(self.topic)
+            for _ in self._places:
+                place = self._places[self._turn]
+                self._turn = (self._turn + 1) % len(self._places)
+                if self._closed:
+                    raise Closed(f"the subscription {self.name!r} was closed")
+                if place.cursor.offset < self._topic.durable[place.number]:
+                    records = self._cached(place) or await asyncio.to_thread(fetch, place.cursor)
+                    if records:
+                        return place, records
+            await self._changes.wait(self.topic, changed)
+
+    def _cached(self, place: _Place) -> list[Record] | None:
+        """From memory, when this process committed the records a moment ago."""
+        number = place.number
+        durable = self._topic.durable[number]
+        cache = self._topic.caches[number]
+        records = cache.read(self.topic, number, place.cursor.offset, durable)
+        if records:
+            place.cursor.seek(records[-1].offset + 1)
+        return records
+
+
+def resolve(reader: PartitionReader, to: Position) -> int:
+    """The offset that a position means in a partition."""
+    if to == "earliest":
+        return reader.earliest()
+    if to == "latest":
+        return reader.head().durable_offset
+    if isinstance(to, datetime):
+        if to.tzinfo is None:
+            raise InvalidOption("the time needs a time zone, for example datetime.now(UTC)")
+        return max(reader.earliest(), reader.offset_at(int(to.timestamp() * 1000)))
+    if isinstance(to, int) and to >= 0:
+        return to
+    raise InvalidOption(
+        f"{to!r} is not a position: use an offset, a datetime, 'earliest' or 'latest'"
+    )
+
+
+def fetch(cursor: Cursor, bytes_max: int = FETCH_BYTES) -> list[Record]:
+    """The next records from the disk, or none at the durable end."""
+    start = cursor.offset
+    keys = cursor.keys
+    records: list[Record] = []
+    for entry in cursor.fetch(bytes_max):
+        records += entry.view().records(keys.topic, keys.partition)
+    if records and records[0].offset < start:
+        records = [record for record in records if record.offset >= start]
+    return records
