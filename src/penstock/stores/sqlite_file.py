@@ -66,6 +66,9 @@ def prepare(path: str, busy_seconds: float, files: Files) -> sqlite3.Connection:
         _check_or_fill(connection, path)
         # The read above made SQLite's log; both names must survive before anything is promised.
         files.sync_directory(os.path.dirname(path))
+    except OSError as cause:
+        connection.close()
+        raise StoreFailed(f"cannot sync the directory of {path}: {cause}", file=path) from cause
     except BaseException:
         connection.close()
         raise
