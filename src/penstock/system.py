@@ -284,8 +284,6 @@ class ThreadWorker:
             self._wake.notify()
 
     def run_all(self, jobs: Sequence[Job]) -> None:
-        if len(jobs) == 1:
-            return jobs[0]()
         failures: list[BaseException] = []
         threads = [threading.Thread(target=_guard, args=(job, failures)) for job in jobs[1:]]
         for thread in threads:

@@ -23,11 +23,11 @@ ARROW_CHUNK_BYTES = 4 * 1024 * 1024
 @cache
 def _arrow() -> Any:
     try:
-        import pyarrow
+        import pyarrow as pa
     except ImportError as cause:
         message = "reading as Arrow needs: pip install 'penstock[arrow]'"
         raise MissingExtra(message, extra="arrow") from cause
-    return pyarrow
+    return pa
 
 
 def schema() -> pa.Schema:
@@ -55,6 +55,11 @@ def read_arrow(
     while cursor.offset < end and (entries := cursor.fetch(chunk_bytes)):
         batch = to_batch(reader.keys.topic, reader.keys.partition, entries)
         yield _between(batch, start, end)
+
+
+def read_table(reader: PartitionReader, start: int, end: int) -> pa.Table:
+    """The same range as one table."""
+    return _arrow().Table.from_batches(list(read_arrow(reader, start, end)), schema())
 
 
 def _between(batch: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:

@@ -33,11 +33,12 @@ class Batch:
         timestamp: int | None,
     ) -> int:
         """Add a record; returns its place in the batch."""
-        place = len(self.values)
-        self.values.append(value)
+        values = self.values
+        place = len(values)
+        values.append(value)
         if key is not None or self.keys is not None:
             self.keys = _with(self.keys, place, key)
-        if headers or self.headers is not None:
+        if headers is not None or self.headers is not None:
             self.headers = _with(self.headers, place, headers)
         if timestamp is not None or self.timestamps is not None:
             self.timestamps = _with(self.timestamps, place, timestamp)

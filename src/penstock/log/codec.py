@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import zlib
+from typing import Any
 
 from penstock.errors import DamagedEntry, MissingExtra
 from penstock.system import Buffer
@@ -50,7 +51,7 @@ def _decompress(codec: int, body: Buffer, size: int) -> bytes:
     raise DamagedEntry(f"unknown codec {codec}", reason="codec")
 
 
-def _lz4():  # type: ignore[no-untyped-def]
+def _lz4() -> Any:
     try:
         import lz4.block
     except ImportError as cause:
@@ -58,7 +59,7 @@ def _lz4():  # type: ignore[no-untyped-def]
     return lz4.block
 
 
-def _zstd():  # type: ignore[no-untyped-def]
+def _zstd() -> Any:
     try:
         import zstandard
     except ImportError as cause:

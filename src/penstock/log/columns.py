@@ -235,7 +235,8 @@ def _cut(body: Buffer, start: int, lengths: Lengths) -> list[bytes | None]:
         return _cut_with_nulls(body, start, lengths)
     ends += start
     stops = ends.tolist()
-    return [body[a:b] for a, b in zip([start, *stops], stops, strict=False)]
+    # The body is bytes here, so that a slice of it is too.
+    return [body[a:b] for a, b in zip([start, *stops], stops, strict=False)]  # type: ignore[misc]
 
 
 def _cut_with_nulls(body: Buffer, start: int, lengths: Lengths) -> list[bytes | None]:
@@ -244,7 +245,7 @@ def _cut_with_nulls(body: Buffer, start: int, lengths: Lengths) -> list[bytes | 
         if length == NULL:
             items.append(None)
         else:
-            items.append(body[start : start + length])
+            items.append(bytes(body[start : start + length]))
             start += length
     return items
 

@@ -160,6 +160,19 @@ def seal(
     return buffers, FRAME_BYTES + entry.stored_length, checksum
 
 
+def repack(header: Header, body: Sequence[Buffer], timestamp: int) -> tuple[list[Buffer], int, int]:
+    """As :func:`seal`, for an entry that was read: all its fields are kept but the checksums."""
+    time = _TIME.pack(timestamp)
+    checksum = 0
+    for buffer in (*body, time):
+        checksum = crc32c(buffer, checksum)
+    length = HEADER_BYTES - 4 + sum(map(len, body))
+    fields = header._replace(length=length, body_checksum=checksum)
+    head = _HEAD.pack(length, MAGIC, VERSION, *fields[1:12], 0, *fields[12:15])
+    chained = crc32c(head)
+    return [head + _CHECKSUM.pack(chained), *body, time], length + 12, chained
+
+
 def parse_header(data: Buffer, position: int = 0) -> Header:
     """The header at a position of ``data``; raises DamagedEntry, or UnsupportedFormat."""
     if len(data) - position < HEADER_BYTES:
@@ -175,7 +188,7 @@ def parse_header(data: Buffer, position: int = 0) -> Header:
             f"the entry has format version {fields[2]}, this release reads {VERSION}: upgrade it",
             version=fields[2],
         )
-    header = Header(fields[0], *fields[3:14], *fields[15:18], checksum)
+    header = Header._make((fields[0], *fields[3:14], *fields[15:18], checksum))
     _check_bounds(header)
     return header
 

@@ -63,7 +63,7 @@ class HeadFile:
             return None
         if slot.generation == 0 or len(slot.payload) != _FIELDS.size:
             return None
-        return Head(*_FIELDS.unpack(slot.payload), slot.generation)
+        return Head(*_FIELDS.unpack(slot.payload))._replace(generation=slot.generation)
 
     def write(self, head: Head) -> Head:
         """Write the head as the next generation and return it; not synced."""

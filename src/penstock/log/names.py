@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.errors import InvalidName
@@ -12,7 +13,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _SEGMENT = re.compile(r"(\d{20})(?:-(\d{1,9}))?\.log")
 
 
-def check_name(kind: str, name: str) -> str:
+def check_name(kind: str, name: object) -> str:
     """The name itself, or InvalidName with what is allowed."""
     if isinstance(name, str) and len(name) <= NAME_LENGTH_MAX and _NAME.fullmatch(name):
         return name
@@ -42,7 +43,8 @@ class SegmentName(NamedTuple):
         return cls(int(match[1]), int(match[2] or 0)) if match else None
 
 
-class PartitionKeys(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PartitionKeys:
     """The keys of one partition."""
 
     topic: str
@@ -57,6 +59,11 @@ class PartitionKeys(NamedTuple):
     def head(self) -> str:
         """The head, which is also what writers lock."""
         return f"{self.folder}/head"
+
+    @property
+    def maintenance(self) -> str:
+        """What retention, compaction, tiering and repair lock, so that one works at a time."""
+        return f"{self.folder}/maintenance"
 
     def log(self, name: SegmentName) -> str:
         """The entries of a segment."""

@@ -78,7 +78,8 @@ class OffsetFile:
             return 0, None
         if len(slot.payload) != _FIELDS.size:
             raise self._damage("the slot has another length")
-        return slot.generation, CommittedOffset(*_FIELDS.unpack(slot.payload), slot.damaged)
+        offset, committed_ms = _FIELDS.unpack(slot.payload)
+        return slot.generation, CommittedOffset(offset, committed_ms, slot.damaged)
 
     def _damage(self, reason: str) -> DamagedFile:
         return DamagedFile(

@@ -14,13 +14,12 @@ from penstock.errors import (
     Closed,
     DeadlineExceeded,
     Forked,
-    InvalidOption,
     NotSupported,
     PenstockError,
     UnknownTopic,
     UsageError,
 )
-from penstock.log.arrow import read_arrow
+from penstock.log.arrow import read_table
 from penstock.log.batch import split
 from penstock.log.changes import Changes
 from penstock.log.columns import Columns
@@ -127,7 +126,7 @@ class WalMessageQueue:
             return
         self._refusal = Closed("the queue is closed")
         for topic in self._topics.values():
-            topic.writer.refusal = self._refusal
+            topic.writer.refuse_from_now_on(self._refusal)
         for subscription in list(self._subscriptions):
             await subscription.close()
         try:
@@ -163,7 +162,7 @@ class WalMessageQueue:
         topic = await self._topic(name)
         file = TopicFile(self.store, name)
         topic.state = await asyncio.to_thread(lambda: file.change_config(**changes))
-        topic.writer.config = topic.state.config
+        topic.writer.reconfigure(topic.state.config)
         for log in topic.logs:
             log.segment_bytes_max = topic.state.config.segment_bytes_max
         return topic.state
@@ -262,7 +261,8 @@ class WalMessageQueue:
         self, topic: OpenTopic, columns: Columns, durable: bool
     ) -> AsyncIterator[Receipt]:
         config = topic.state.config
-        for piece in split(columns, config.batch_records_max, config.batch_bytes_max):
+        bytes_max = min(config.batch_bytes_max, config.buffer_bytes_max)
+        for piece in split(columns, config.batch_records_max, bytes_max):
             while True:
                 try:
                     receipt = topic.writer.add_many(piece, durable=durable)
@@ -369,16 +369,9 @@ class WalMessageQueue:
         """A range of a partition as an Arrow table, with no Python object per record."""
         opened = await self._topic(topic)
         reader = opened.reader(partition)
-
-        def read() -> pa.Table:
-            import pyarrow
-
-            from penstock.log.arrow import schema
-
-            batches = list(read_arrow(reader, resolve(reader, start), resolve(reader, end)))
-            return pyarrow.Table.from_batches(batches, schema())
-
-        return await asyncio.to_thread(read)
+        first = await asyncio.to_thread(resolve, reader, start)
+        stop = await asyncio.to_thread(resolve, reader, end)
+        return await asyncio.to_thread(read_table, reader, first, stop)
 
     def statistics(self) -> QueueStatistics:
         """Counts and positions of all open topics, and of the store."""
@@ -454,7 +447,7 @@ class WalMessageQueue:
 
         def run() -> None:
             job()
-            _call(around.loop, lambda: done.done() or done.set_result(None))
+            _call(around.loop, lambda: _set(done))
 
         around.worker.submit(run)
         await done
@@ -471,8 +464,7 @@ class WalMessageQueue:
         self._wake_durable()
         waiters, self._room_waiters = self._room_waiters, []
         for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            _set(waiter)
 
     def _wake_durable(self) -> None:
         still = []
@@ -512,6 +504,11 @@ class WalMessageQueue:
             topic.writer.abandon_after_fork(self._refusal)
         for store in self._owned:
             store.abandon_after_fork()
+
+
+def _set(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _call(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:

@@ -5,15 +5,23 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from penstock.errors import DamagedEntry, DamageError, KeyNotFound, OffsetOutOfRange
+from penstock.errors import (
+    DamagedEntry,
+    DamagedFile,
+    DamageError,
+    KeyNotFound,
+    OffsetOutOfRange,
+)
 from penstock.log.frame import HEADER_BYTES, KIND_END, KIND_RECORDS, Entry, parse_header
 from penstock.log.head import Head, HeadFile
 from penstock.log.index import Index, IndexBuilder, IndexRow
-from penstock.log.names import PartitionKeys
+from penstock.log.names import PartitionKeys, SegmentName
 from penstock.log.segment import CHUNK_BYTES, SegmentEnd, SegmentSource, list_segments
 from penstock.stores.base import PersistentBackingStore
 
 INDEXES_KEPT_MAX = 64
+LOOKUPS_MAX = 16
+"""How often a segment may move away under a reader before it counts as missing."""
 
 
 class PartitionReader:
@@ -62,6 +70,8 @@ class PartitionReader:
             return head.durable_offset
         limit = self.limit(source, head)
         row = self._index(source).at_time(timestamp)
+        if row is not None and not _is_right(source, row):
+            row = self._rebuild(source).at_time(timestamp)
         for entry in source.entries(row.position if row else 0, limit):
             if entry.timestamp >= timestamp and entry.header.kind == KIND_RECORDS:
                 return entry.header.base_offset
@@ -71,7 +81,7 @@ class PartitionReader:
 
     def limit(self, source: SegmentSource, head: Head) -> int:
         """Where the durable part of a segment ends."""
-        if source.name.base == head.segment_base:
+        if source.name.base == head.segment_base and source.name.rewrite == 0:
             return head.durable_position
         return source.size()
 
@@ -89,6 +99,20 @@ class PartitionReader:
         """Look everything up again, after segments were removed or moved."""
         self._segments = []
         self._indexes.clear()
+
+    def missing(self, offset: int) -> DamagedFile:
+        """The error for an offset that no segment holds, though it is durable and not too old."""
+        place = bisect_right(self._segments, offset, key=lambda one: one.name.base)
+        after = self._segments[place].name.base if place < len(self._segments) else None
+        name = self.keys.log(SegmentName(offset))
+        return DamagedFile(
+            f"the records from offset {offset} of {self.keys.topic}/{self.keys.partition} to "
+            f"{'the end' if after is None else f'before {after}'} are in no segment: {name} is "
+            "missing. Put it back, or let penstock.repair() go on with what is left",
+            file=name,
+            offset=offset,
+            reason="missing",
+        )
 
     def _refresh(self) -> None:
         self._segments = list_segments(self.keys, self._store, self._tier)
@@ -193,17 +217,27 @@ class Cursor:
         moves behind what is returned. If it raises, the cursor stays where it was.
         """
         head = self._reader.head()
+        tries = 0
         while self.offset < head.durable_offset:
+            before = self.offset
             try:
                 found = self._read(head, bytes_max)
             except KeyNotFound:
-                # Retention or tiering took the segment away between two reads.
-                self._reader.forget()
+                # Retention, compaction or tiering took the segment away between two reads.
+                found = []
                 self._source = None
-                found = self._read(head, bytes_max)
             if found:
                 return found
+            if self.offset == before and self._source is None:
+                tries += 1
+                self._look_again(tries)
         return []
+
+    def _look_again(self, tries: int) -> None:
+        """The offset is not where it was looked for: list the segments anew, a few times."""
+        self._reader.forget()
+        if tries >= LOOKUPS_MAX:
+            raise self._reader.missing(self.offset)
 
     def _read(self, head: Head, bytes_max: int) -> list[Entry]:
         if self._source is None:

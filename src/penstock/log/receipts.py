@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,8 @@ class Acknowledgement(NamedTuple):
     """True: survives a power cut. False: survives a crash of the process only, so far."""
 
 
-class BatchAcknowledgement(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class BatchAcknowledgement:
     """Where a batch of records went."""
 
     topic: str

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from penstock.errors import DamagedEntry, DamageError, KeyNotFound
 from penstock.log.frame import (
+    FRAME_BYTES,
     HEADER_BYTES,
     KIND_END,
     KIND_START,
@@ -30,6 +31,8 @@ START_BYTES = 1024
 _START = struct.Struct("<16sII")
 _END = struct.Struct("<QQQQqqII")
 LINK_REPLACED = 1
+END_BYTES = FRAME_BYTES + _END.size
+"""Bytes of an end entry: a sealed segment's last ones."""
 
 
 class SegmentStart(NamedTuple):
@@ -51,7 +54,8 @@ class SegmentStart(NamedTuple):
         if entry.header.kind != KIND_START or len(entry.body) <= _START.size:
             raise DamagedEntry("the segment does not begin with a start entry", reason="start")
         body = bytes(entry.body)
-        return cls(*_START.unpack_from(body), body[_START.size :].decode())
+        log_id, partition, rewrite = _START.unpack_from(body)
+        return cls(log_id, partition, rewrite, body[_START.size :].decode())
 
 
 class SegmentEnd(NamedTuple):
@@ -146,6 +150,19 @@ class SegmentSource(NamedTuple):
             raise self._cut_off(0)
         return self.chunk(0, size, START_BYTES)[0]
 
+    def read_end(self) -> tuple[SegmentEnd, int]:
+        """The footer of a sealed segment and what the next one chains to; raises on damage."""
+        size = self.size()
+        position = size - END_BYTES
+        if position < 0:
+            raise self._cut_off(0)
+        entry = self.chunk(position, size, END_BYTES)[0]
+        try:
+            end = SegmentEnd.parse(entry)
+        except DamagedEntry as cause:
+            raise self.damage(cause, position) from cause
+        return end, end.chain_on(entry.header.checksum)
+
     def size(self) -> int:
         """Bytes of the segment."""
         return self.store.size(self.key)
@@ -156,11 +173,12 @@ def list_segments(
 ) -> list[SegmentSource]:
     """The segments of a partition by first offset: the newest rewrite of each, local ones first."""
     found: dict[int, SegmentSource] = {}
-    for place in (tier, store):
+    # The tier last: a segment that moves there while we look is seen in one place at least.
+    for place in (store, tier):
         if place is not None:
             for source in _sources(keys, place):
                 present = found.get(source.name.base)
-                if present is None or source.name.rewrite >= present.name.rewrite:
+                if present is None or source.name.rewrite > present.name.rewrite:
                     found[source.name.base] = source
     return [found[base] for base in sorted(found)]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, NamedTuple, Self
+from typing import Literal, Self
 
 from penstock.errors import Closed, DamagedFile, DeadlineExceeded, InvalidOption, SubscriberBusy
 from penstock.log.changes import Changes
-from penstock.log.names import check_name, offset_key
+from penstock.log.names import check_name
 from penstock.log.offsets import OffsetFile
 from penstock.log.open_topic import OpenTopic
 from penstock.log.reader import Cursor, PartitionReader
@@ -23,7 +24,8 @@ Position = int | datetime | Literal["earliest", "latest"]
 FETCH_BYTES = 1024 * 1024
 
 
-class RecordBatch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
     """Consecutive records of one partition."""
 
     topic: str
@@ -31,7 +33,7 @@ class RecordBatch(NamedTuple):
     records: list[Record]
     next_offset: int
 
-    def __iter__(self) -> Iterator[Record]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Record]:
         return iter(self.records)
 
     def __len__(self) -> int:
@@ -277,7 +279,7 @@ def resolve(reader: PartitionReader, to: Position) -> int:
         if to.tzinfo is None:
             raise InvalidOption("the time needs a time zone, for example datetime.now(UTC)")
         return max(reader.earliest(), reader.offset_at(int(to.timestamp() * 1000)))
-    if isinstance(to, int) and to >= 0:
+    if to >= 0:
         return to
     raise InvalidOption(
         f"{to!r} is not a position: use an offset, a datetime, 'earliest' or 'latest'"

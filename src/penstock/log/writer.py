@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 from penstock.errors import BufferFull, InvalidOption, PenstockError, RecordTooLarge, RetentionFull
 from penstock.log.batch import Batch, Parcel, Router
@@ -17,6 +18,7 @@ from penstock.log.tail import TailCache
 from penstock.log.topic import FsyncPolicy, TopicConfig
 from penstock.system import System, Worker
 
+_NOTHING = -1
 OnCommit = Callable[[Sequence[Receipt]], None]
 
 
@@ -42,10 +44,6 @@ class TopicWriter:
     ) -> None:
         self.topic = topic
         self.config = config
-        self.refusal: PenstockError | None = None
-        """Raised by every publish from now on: closed or forked."""
-        self.full = False
-        """The topic is at its size and rejects records; set by retention."""
         self._logs = logs
         self._caches = caches
         self._system = system
@@ -56,10 +54,15 @@ class TopicWriter:
         self._lock = threading.Lock()
         self._open = Batch(Receipt(topic, loop))
         self._closed: list[Batch] = []
+        self.pending_bytes = 0
+        """Bytes that were accepted and are not written yet."""
+        # One comparison on the hot path: whoever refuses everything sets it to nothing.
+        self._limit = config.buffer_bytes_max
+        self._last_place = config.batch_records_max - 1
+        self._refusal: PenstockError | None = None
         self._scheduled = False
         self._unsynced = [0] * len(logs)
         self._sync_scheduled = False
-        self.pending_bytes = 0
         self.accepted = self.committed = self.failed = self.commits = 0
 
     # Any thread
@@ -77,17 +80,22 @@ class TopicWriter:
 
         Never waits. Raises BufferFull at the bound; the record was not taken then.
         """
-        size = _size(value, key, headers)
-        if size > self.config.record_bytes_max:
-            raise self._too_large(size)
+        if value.__class__ is bytes and key is None and headers is None:
+            size = len(value)
+        else:
+            size = _size(value, key, headers)
         with self._lock:
-            batch = self._take_room(size)
+            pending = self.pending_bytes + size
+            if pending > self._limit or size > self.config.record_bytes_max:
+                self._refuse(size)
+            self.pending_bytes = pending
+            batch = self._open
             place = batch.add(value, key, headers, timestamp)
-            batch.receipt.count = place + 1
             batch.size += size
-            batch.durable |= durable
-            self.accepted += 1
-            self._close_if_full(batch)
+            if durable:
+                batch.durable = True
+            if batch.size >= self.config.batch_bytes_max or place >= self._last_place:
+                self._close_open()
             if not self._scheduled:
                 self._schedule()
         return batch.receipt, place
@@ -95,62 +103,79 @@ class TopicWriter:
     def add_many(self, columns: Columns, *, durable: bool = False) -> Receipt:
         """Add a batch of its own, within the limits of a batch; all of it or, raising, none."""
         size = columns.byte_size()
-        if len(columns) == 1 and size > self.config.record_bytes_max:
-            raise self._too_large(size)
         batch = Batch(Receipt(self.topic, self._loop))
         batch.values = list(columns.values)
-        batch.keys = columns.keys and list(columns.keys)
-        batch.headers = columns.headers and list(columns.headers)
-        batch.timestamps = columns.timestamps and list(columns.timestamps)
+        batch.keys = _listed(columns.keys)
+        batch.headers = _listed(columns.headers)
+        batch.timestamps = _listed(columns.timestamps)
         batch.size = size
         batch.durable = durable
-        batch.receipt.count = len(columns)
         with self._lock:
-            self._take_room(size)
+            alone = len(columns) == 1
+            if self.pending_bytes + size > self._limit or (
+                alone and size > self.config.record_bytes_max
+            ):
+                self._refuse(size)
+            self.pending_bytes += size
             self._close_open()
-            self._closed.append(batch)
-            self.accepted += len(columns)
+            self._close(batch)
             if not self._scheduled:
                 self._schedule()
         return batch.receipt
 
-    def has_room(self, size: int) -> bool:
-        """Whether that many bytes would be taken now."""
-        return self.pending_bytes == 0 or self.pending_bytes + size <= self.config.buffer_bytes_max
+    def refuse_from_now_on(self, refusal: PenstockError) -> None:
+        """Raise this on every publish: the queue was closed."""
+        with self._lock:
+            self._refusal = refusal
+            self._limit = _NOTHING
+
+    def reject_while_full(self, full: bool) -> None:
+        """Retention says whether the topic is at its size and rejects records."""
+        refusal = RetentionFull(
+            f"topic {self.topic!r} is at its retention size and rejects records until its "
+            "subscribers have consumed some, or the limit is raised",
+            topic=self.topic,
+        )
+        with self._lock:
+            if self._refusal is None or isinstance(self._refusal, RetentionFull):
+                self._refusal = refusal if full else None
+                self._limit = _NOTHING if full else self.config.buffer_bytes_max
 
     def abandon_after_fork(self, refusal: PenstockError) -> None:
         """In a forked child: refuse everything; the lock may have been held by a lost thread."""
         self._lock = threading.Lock()
-        self.refusal = refusal
+        self.refuse_from_now_on(refusal)
 
-    def _take_room(self, size: int) -> Batch:
-        if self.refusal is not None:
-            raise self.refusal
-        if self.full:
-            raise RetentionFull(
-                f"topic {self.topic!r} is at its retention size and rejects records until its "
-                "subscribers have consumed some, or the limit is raised",
-                topic=self.topic,
-            )
-        if not self.has_room(size):
-            raise BufferFull(
-                f"{self.pending_bytes} bytes of {self.topic!r} wait for the disk, which is the "
-                "limit (buffer_bytes_max); wait with publish() or try again",
-                topic=self.topic,
-                pending_bytes=self.pending_bytes,
-            )
-        self.pending_bytes += size
-        return self._open
+    def reconfigure(self, config: TopicConfig) -> None:
+        """Use other settings from now on; what was accepted stays accepted."""
+        with self._lock:
+            self.config = config
+            self._last_place = config.batch_records_max - 1
+            if self._refusal is None:
+                self._limit = config.buffer_bytes_max
 
-    def _close_if_full(self, batch: Batch) -> None:
-        config = self.config
-        if batch.size >= config.batch_bytes_max or len(batch.values) >= config.batch_records_max:
-            self._close_open()
+    def _refuse(self, size: int) -> None:
+        """Raise why a record of this size is not taken now."""
+        if self._refusal is not None:
+            raise self._refusal
+        if size > self.config.record_bytes_max:
+            raise self._too_large(size)
+        raise BufferFull(
+            f"{self.pending_bytes} bytes of {self.topic!r} wait for the disk, which is the "
+            "limit (buffer_bytes_max); wait with publish() or try again",
+            topic=self.topic,
+            pending_bytes=self.pending_bytes,
+        )
 
     def _close_open(self) -> None:
         if self._open.values:
-            self._closed.append(self._open)
+            self._close(self._open)
             self._open = Batch(Receipt(self.topic, self._loop))
+
+    def _close(self, batch: Batch) -> None:
+        batch.receipt.count = len(batch.values)
+        self.accepted += len(batch.values)
+        self._closed.append(batch)
 
     def _schedule(self) -> None:
         self._scheduled = True
@@ -266,11 +291,18 @@ class TopicWriter:
         self._on_commit(receipts)
 
 
+_Item = TypeVar("_Item")
+
+
+def _listed(column: Sequence[_Item] | None) -> list[_Item] | None:
+    return None if column is None else list(column)
+
+
 def _size(value: bytes | None, key: bytes | None, headers: Mapping[str, bytes] | None) -> int:
     """Bytes of a record; InvalidOption when a part of it is not bytes."""
     size = 0
     if value.__class__ is bytes:
-        size = len(value)  # type: ignore[arg-type]
+        size = len(value)
     elif value is not None:
         raise _not_bytes("value", value)
     if key is not None:
