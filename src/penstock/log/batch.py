@@ -1,65 +1,100 @@
-"""Batches on the way to the disk: filled record by record, routed as a whole."""
+"""Batches on the way to the disk: gathered from what publishers handed over, routed as a whole."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, cast
 
 from penstock.log.columns import Columns
-from penstock.log.receipts import Receipt
+from penstock.log.receipts import PublishedRow, Receipt
 from penstock.log.routing import fnv1a, partitions_of
+
+Row = tuple[bytes | None, bytes | None, Mapping[str, bytes] | None, int | None]
+"""Value, key, headers, timestamp of a record that nobody waits for."""
 
 
 class Batch:
-    """Records that will be committed together, as lists of columns. Not thread-safe."""
+    """Records that will be one entry of each partition they go to."""
 
-    __slots__ = ("durable", "headers", "keys", "receipt", "size", "timestamps", "values")
+    __slots__ = ("columns", "durable", "receipt", "size", "waiting")
 
-    def __init__(self, receipt: Receipt) -> None:
-        self.receipt = receipt
-        self.size = 0
-        self.durable = False
-        self.values: list[bytes | None] = []
-        # A column that no record uses is never made.
-        self.keys: list[bytes | None] | None = None
-        self.headers: list[Mapping[str, bytes] | None] | None = None
-        self.timestamps: list[int | None] | None = None
-
-    def add(
+    def __init__(
         self,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Mapping[str, bytes] | None,
-        timestamp: int | None,
-    ) -> int:
-        """Add a record; returns its place in the batch."""
-        values = self.values
-        place = len(values)
-        values.append(value)
-        if key is not None or self.keys is not None:
-            self.keys = _with(self.keys, place, key)
-        if headers is not None or self.headers is not None:
-            self.headers = _with(self.headers, place, headers)
-        if timestamp is not None or self.timestamps is not None:
-            self.timestamps = _with(self.timestamps, place, timestamp)
-        return place
-
-    def columns(self, now_ms: int) -> Columns:
-        """The batch as columns; records without a timestamp among others with one get this one."""
-        times = self.timestamps
-        filled = None if times is None else [now_ms if one is None else one for one in times]
-        return Columns(self.values, self.keys, filled, self.headers)
+        columns: Columns,
+        receipt: Receipt,
+        *,
+        size: int,
+        durable: bool = False,
+        waiting: Sequence[tuple[int, PublishedRow]] = (),
+    ) -> None:
+        self.columns = columns
+        self.receipt = receipt
+        self.size = size
+        self.durable = durable
+        self.waiting = waiting
+        """Places of the records that somebody waits for one by one."""
 
 
-_Item = TypeVar("_Item")
+Item = bytes | Row | PublishedRow | Batch
+"""What stands in a writer's queue: a bare value, a row, a row with a waiter, a whole batch."""
 
 
-def _with(column: list[_Item | None] | None, place: int, item: _Item | None) -> list[_Item | None]:
-    """The column with the item at its end, made when it was not there."""
-    if column is None:
-        column = [None] * place
-    column.append(item)
-    return column
+def gather(
+    items: Sequence[Item], receipt: Receipt, now_ms: int, records_max: int, bytes_max: int
+) -> Iterator[Batch]:
+    """The batches that the items make, in their order."""
+    start = 0
+    for place, item in enumerate(items) if _has_batches(items) else ():
+        if isinstance(item, Batch):
+            yield from _from_rows(items[start:place], receipt, now_ms, records_max, bytes_max)
+            yield item
+            start = place + 1
+    yield from _from_rows(items[start:], receipt, now_ms, records_max, bytes_max)
+
+
+def _has_batches(items: Sequence[Item]) -> bool:
+    return Batch in set(map(type, items))
+
+
+def _from_rows(
+    items: Sequence[Item], receipt: Receipt, now_ms: int, records_max: int, bytes_max: int
+) -> Iterator[Batch]:
+    if not items:
+        return
+    waiting: list[tuple[int, PublishedRow]] = []
+    kinds = set(map(type, items))
+    if kinds == {bytes}:
+        columns = Columns(cast("Sequence[bytes]", items))
+    else:
+        columns = _columns(items, now_ms)
+        waiting = [(at, one) for at, one in enumerate(items) if isinstance(one, PublishedRow)]
+    start = 0
+    for piece in split(columns, records_max, bytes_max):
+        end = start + len(piece)
+        here = [(at - start, row) for at, row in waiting if start <= at < end]
+        durable = any(row.durable for _, row in here)
+        size = piece.byte_size()
+        yield Batch(piece, receipt, size=size, durable=durable, waiting=here)
+        start = end
+
+
+def _columns(items: Sequence[Item], now_ms: int) -> Columns:
+    """Columns of mixed rows; a column that no row uses is left out."""
+    rows = [_row(item) for item in items]
+    values, keys, headers, times = map(list, zip(*rows, strict=True))
+    return Columns(
+        values,
+        keys if any(key is not None for key in keys) else None,
+        [now_ms if time is None else time for time in times] if any(times) else None,
+        headers if any(headers) else None,
+    )
+
+
+def _row(item: Item) -> Row:
+    if isinstance(item, PublishedRow):
+        return item.row
+    assert not isinstance(item, Batch), "batches are taken out before"
+    return (item, None, None, None) if isinstance(item, bytes) else item
 
 
 class Parcel(NamedTuple):
@@ -77,17 +112,17 @@ class Router:
         self._partitions = partitions
         self._turn = turn
 
-    def route(self, batch: Batch, now_ms: int) -> Iterator[tuple[int, Parcel]]:
+    def route(self, batch: Batch) -> Iterator[tuple[int, Parcel]]:
         """The parcels of a batch with their partitions."""
-        columns = batch.columns(now_ms)
+        columns = batch.columns
         if self._partitions == 1:
             yield 0, Parcel(batch, range(len(columns)), columns)
         elif len(columns) == 1:
-            yield self._one(batch.keys), Parcel(batch, range(1), columns)
-        elif batch.keys is None:
+            yield self._one(columns.keys), Parcel(batch, range(1), columns)
+        elif columns.keys is None:
             yield from self._in_turn(batch, columns)
         else:
-            yield from self._by_key(batch, columns, batch.keys)
+            yield from self._by_key(batch, columns, columns.keys)
 
     def _one(self, keys: Sequence[bytes | None] | None) -> int:
         if keys is not None and keys[0] is not None:

@@ -10,7 +10,7 @@ from penstock.errors import UnknownPartition
 from penstock.log.names import PartitionKeys
 from penstock.log.partition import PartitionLog
 from penstock.log.reader import PartitionReader
-from penstock.log.receipts import Receipt
+from penstock.log.receipts import PublishedRow, Receipt
 from penstock.log.recovery import RecoveryReport
 from penstock.log.tail import TailCache
 from penstock.log.topic import TopicState
@@ -39,7 +39,7 @@ class OpenTopic:
         self,
         state: TopicState,
         around: Surroundings,
-        on_commit: Callable[[OpenTopic, Sequence[Receipt]], None],
+        on_commit: Callable[[OpenTopic, Sequence[Receipt | PublishedRow]], None],
     ) -> None:
         self.name = state.name
         self.state = state
@@ -58,7 +58,7 @@ class OpenTopic:
             self.caches,
             system=around.system,
             worker=around.worker,
-            on_commit=lambda receipts: on_commit(self, receipts),
+            on_commit=lambda done: on_commit(self, done),
             loop=around.loop,
         )
 

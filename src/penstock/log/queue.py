@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from penstock.errors import (
@@ -25,13 +26,18 @@ from penstock.log.changes import Changes
 from penstock.log.columns import Columns
 from penstock.log.names import check_name
 from penstock.log.open_topic import OpenTopic, Surroundings
-from penstock.log.receipts import Acknowledgement, BatchAcknowledgement, Receipt
+from penstock.log.receipts import (
+    Acknowledgement,
+    BatchAcknowledgement,
+    PublishedRow,
+    Receipt,
+)
 from penstock.log.records import Record
 from penstock.log.recovery import RecoveryReport
 from penstock.log.statistics import QueueStatistics, topic_statistics
 from penstock.log.subscription import Position, Subscription, fetch, resolve
 from penstock.log.topic import TopicConfig, TopicFile, TopicState, list_topics
-from penstock.log.writer import check_columns
+from penstock.log.writer import check_columns, record_size
 from penstock.stores import open_store
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import System
@@ -196,17 +202,17 @@ class WalMessageQueue:
         cancelled, the record may or may not be published; on any other error it is not.
         """
         opened = self._topics.get(topic) or await self._topic(topic)
-        writer = opened.writer
         self._check_writable()
+        size = record_size(value, key, headers)
+        row = PublishedRow(
+            (value, key, headers, timestamp),
+            durable=durable,
+            future=asyncio.get_running_loop().create_future(),
+        )
         try:
             async with asyncio.timeout(timeout):
-                while True:
-                    try:
-                        receipt, place = writer.add(value, key, headers, timestamp, durable=durable)
-                    except BufferFull:
-                        await self._room()
-                    else:
-                        return await receipt.wait_for(place)
+                await self._with_room(lambda: opened.writer.add_waiting(row, size))
+                return await row.wait()
         except TimeoutError:
             raise _late(f"publish to {topic!r}", timeout) from None
 
@@ -226,7 +232,7 @@ class WalMessageQueue:
         opened = self._topics.get(topic)
         if opened is None:
             raise self._not_open(topic)
-        return opened.writer.add(value, key, headers, timestamp)[0]
+        return opened.writer.add_nowait(value, key, headers, timestamp)
 
     async def publish_many(
         self,
@@ -250,27 +256,29 @@ class WalMessageQueue:
         check_columns(columns)
         try:
             async with asyncio.timeout(timeout):
-                receipts = [one async for one in self._hand_over(opened, columns, durable)]
+                receipts = await self._hand_over(opened, columns, durable)
                 for receipt in receipts:
                     await receipt.wait()
         except TimeoutError:
             raise _late(f"publish to {topic!r}", timeout) from None
         return _combined(topic, receipts)
 
-    async def _hand_over(
-        self, topic: OpenTopic, columns: Columns, durable: bool
-    ) -> AsyncIterator[Receipt]:
-        config = topic.state.config
+    async def _hand_over(self, topic: OpenTopic, columns: Columns, durable: bool) -> list[Receipt]:
+        config = topic.writer.config
         bytes_max = min(config.batch_bytes_max, config.buffer_bytes_max)
-        for piece in split(columns, config.batch_records_max, bytes_max):
-            while True:
-                try:
-                    receipt = topic.writer.add_many(piece, durable=durable)
-                except BufferFull:
-                    await self._room()
-                else:
-                    yield receipt
-                    break
+        pieces = split(columns, config.batch_records_max, bytes_max)
+        add = topic.writer.add_many
+        return [await self._with_room(partial(add, one, durable=durable)) for one in pieces]
+
+    async def _with_room(self, add: Callable[[], _T]) -> _T:
+        """Add to a writer, waiting while its buffer is full."""
+        while True:
+            try:
+                return add()
+            except BufferFull:
+                waiter = asyncio.get_running_loop().create_future()
+                self._room_waiters.append(waiter)
+            await waiter
 
     async def flush(self, timeout: float = PUBLISH_TIMEOUT_SECONDS) -> None:
         """Wait until everything that was accepted before this call is durable."""
@@ -452,14 +460,14 @@ class WalMessageQueue:
         around.worker.submit(run)
         await done
 
-    def _on_commit(self, topic: OpenTopic, receipts: Sequence[Receipt]) -> None:
+    def _on_commit(self, topic: OpenTopic, done: Sequence[Receipt | PublishedRow]) -> None:
         """On the worker: wake the loop, once for all that was committed together."""
-        _call(topic.around.loop, lambda: self._committed(topic, receipts))
+        _call(topic.around.loop, lambda: self._committed(topic, done))
 
-    def _committed(self, topic: OpenTopic, receipts: Sequence[Receipt]) -> None:
+    def _committed(self, topic: OpenTopic, done: Sequence[Receipt | PublishedRow]) -> None:
         topic.note_commits()
-        for receipt in receipts:
-            receipt.resolve()
+        for one in done:
+            one.resolve()
         self._changes.wake(topic.name)
         self._wake_durable()
         waiters, self._room_waiters = self._room_waiters, []
@@ -481,11 +489,6 @@ class WalMessageQueue:
                 still.append(item)
         self._durable_waiters = still
 
-    async def _room(self) -> None:
-        waiter = asyncio.get_running_loop().create_future()
-        self._room_waiters.append(waiter)
-        await waiter
-
     async def _within(
         self, timeout: float, operation: Callable[[], Awaitable[_T]], what: str
     ) -> _T:
@@ -501,7 +504,7 @@ class WalMessageQueue:
             "this queue was opened before fork(): open a new one in the child process"
         )
         for topic in self._topics.values():
-            topic.writer.abandon_after_fork(self._refusal)
+            topic.writer.refuse_from_now_on(self._refusal)
         for store in self._owned:
             store.abandon_after_fork()
 

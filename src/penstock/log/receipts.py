@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from penstock.errors import UsageError
 
 
@@ -72,18 +70,6 @@ class Receipt:
         self.raise_errors()
         return self.acknowledgement()
 
-    async def wait_for(self, place: int) -> Acknowledgement:
-        """Wait for the commit; the acknowledgement of one record of the batch."""
-        await self._completion()
-        for placement in self.placements:
-            if place in placement.places:
-                offset = placement.base_offset + placement.places.index(place)
-                return Acknowledgement(
-                    self.topic, placement.partition, offset, placement.timestamp, placement.durable
-                )
-        self.raise_errors()
-        raise AssertionError("a committed record has a place or an error")
-
     def acknowledgement(self) -> BatchAcknowledgement:
         """The acknowledgement of the whole batch, after a good commit."""
         ranges: dict[int, tuple[int, int]] = {}
@@ -93,15 +79,6 @@ class Receipt:
             ranges[placement.partition] = (first, end)
         durable = all(placement.durable for placement in self.placements)
         return BatchAcknowledgement(self.topic, self.count, ranges, durable)
-
-    def offsets(self) -> list[tuple[int, int]]:
-        """Partition and offset of each record of the batch, in the order of publishing."""
-        found = np.zeros((self.count, 2), np.int64)
-        for placement in self.placements:
-            places = np.asarray(placement.places)
-            found[places, 0] = placement.partition
-            found[places, 1] = placement.base_offset + np.arange(len(places))
-        return [(partition, offset) for partition, offset in found.tolist()]
 
     def raise_errors(self) -> None:
         """Raise the first error of the commit, if there was one."""
@@ -124,3 +101,34 @@ class Receipt:
         waiter = loop.create_future()
         self._waiters.append(waiter)
         await waiter
+
+
+class PublishedRow:
+    """One record on its way, whose publisher waits for it alone."""
+
+    __slots__ = ("acknowledgement", "durable", "error", "future", "row")
+
+    def __init__(
+        self,
+        row: tuple[bytes | None, bytes | None, Mapping[str, bytes] | None, int | None],
+        *,
+        durable: bool,
+        future: asyncio.Future[None],
+    ) -> None:
+        self.row = row
+        self.durable = durable
+        self.future = future
+        self.acknowledgement: Acknowledgement | None = None
+        self.error: BaseException | None = None
+
+    async def wait(self) -> Acknowledgement:
+        """Wait for the commit. Cancelled, the record may be published all the same."""
+        await self.future
+        if self.acknowledgement is None:
+            raise self.error or AssertionError("a committed record has a place or an error")
+        return self.acknowledgement
+
+    def resolve(self) -> None:
+        """Wake the publisher; on the event loop."""
+        if not self.future.done():
+            self.future.set_result(None)

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
 
 from penstock.errors import BufferFull, InvalidOption, PenstockError, RecordTooLarge, RetentionFull
-from penstock.log.batch import Batch, Parcel, Router
+from penstock.log.batch import Batch, Item, Parcel, Router, gather
 from penstock.log.columns import Columns
 from penstock.log.frame import Draft, draft
 from penstock.log.partition import PartitionLog
-from penstock.log.receipts import Placement, Receipt
+from penstock.log.receipts import Acknowledgement, Placement, PublishedRow, Receipt
 from penstock.log.tail import TailCache
 from penstock.log.topic import FsyncPolicy, TopicConfig
 from penstock.system import System, Worker
 
-_NOTHING = -1
-OnCommit = Callable[[Sequence[Receipt]], None]
+OnCommit = Callable[[Sequence[Receipt | PublishedRow]], None]
 
 
 class TopicWriter:
     """Takes records for a topic from any thread and commits them in batches on a worker.
 
-    A publish adds to the open batch. The worker takes all that has gathered, routes it, appends
-    it to the partitions and syncs as the policy says; meanwhile the next batch gathers. A batch
-    closes at its limits of records and bytes; with no linger a lone record is committed at once.
+    Publishers append to a queue. The worker takes all that has gathered, routes it, appends it
+    to the partitions and syncs as the policy says; meanwhile the next records gather. With no
+    linger a lone record is committed at once.
+
+    The hot path has no lock, which would cost more than all the rest of it. It rests on three
+    steps in this order: a publisher appends its record, then looks up the receipt, then asks for
+    a commit if none is scheduled; a commit clears ``_scheduled``, then changes the receipt, then
+    takes the records. So the receipt that a publisher sees never completes before its record.
     """
 
     def __init__(
@@ -51,115 +54,113 @@ class TopicWriter:
         self._on_commit = on_commit
         self._loop = loop
         self._router = Router(len(logs), system.random.randrange(len(logs)))
-        self._lock = threading.Lock()
-        self._open = Batch(Receipt(topic, loop))
-        self._closed: list[Batch] = []
-        self.pending_bytes = 0
-        """Bytes that were accepted and are not written yet."""
-        # One comparison on the hot path: whoever refuses everything sets it to nothing.
-        self._limit = config.buffer_bytes_max
-        self._last_place = config.batch_records_max - 1
+        self._items: deque[Item] = deque()
+        self._receipt = Receipt(topic, loop)
+        # Bytes since the last commit took over. Two threads may lose an update of each other;
+        # every commit starts it anew, so that cannot add up.
+        self._gathered_bytes = 0
+        self._committing_bytes = 0
+        self._room = config.buffer_bytes_max
         self._refusal: PenstockError | None = None
         self._scheduled = False
+        self._lingering = False
         self._unsynced = [0] * len(logs)
         self._sync_scheduled = False
         self.accepted = self.committed = self.failed = self.commits = 0
 
     # Any thread
 
-    def add(
+    def add_nowait(
         self,
         value: bytes | None,
         key: bytes | None = None,
         headers: Mapping[str, bytes] | None = None,
         timestamp: int | None = None,
-        *,
-        durable: bool = False,
-    ) -> tuple[Receipt, int]:
-        """Add one record to the open batch; its receipt and its place there.
+    ) -> Receipt:
+        """Add one record; the receipt of the commit that will hold it, or of the one after.
 
         Never waits. Raises BufferFull at the bound; the record was not taken then.
         """
-        if value.__class__ is bytes and key is None and headers is None:
+        if value.__class__ is bytes and key is None and headers is None and timestamp is None:
+            item: Item = value
             size = len(value)
         else:
-            size = _size(value, key, headers)
-        with self._lock:
-            pending = self.pending_bytes + size
-            if pending > self._limit or size > self.config.record_bytes_max:
-                self._refuse(size)
-            self.pending_bytes = pending
-            batch = self._open
-            place = batch.add(value, key, headers, timestamp)
-            batch.size += size
-            if durable:
-                batch.durable = True
-            if batch.size >= self.config.batch_bytes_max or place >= self._last_place:
-                self._close_open()
-            if not self._scheduled:
-                self._schedule()
-        return batch.receipt, place
+            item = (value, key, headers, timestamp)
+            size = record_size(value, key, headers)
+        # The body of _take, written out: a call would be a fifth of the whole path.
+        if self._gathered_bytes + size > self._room or size > self.config.record_bytes_max:
+            self._refuse(size)
+        self._items.append(item)
+        self._gathered_bytes += size
+        receipt = self._receipt
+        if not self._scheduled or self._lingering:
+            self._schedule()
+        return receipt
+
+    def add_waiting(self, row: PublishedRow, size: int) -> None:
+        """Add one record that somebody waits for. Raises as ``add_nowait`` does."""
+        if size > self.config.record_bytes_max:
+            self._refuse(size)
+        self._take(row, size)
+        if not self._scheduled or self._lingering:
+            self._schedule()
 
     def add_many(self, columns: Columns, *, durable: bool = False) -> Receipt:
         """Add a batch of its own, within the limits of a batch; all of it or, raising, none."""
+        receipt = Receipt(self.topic, self._loop)
+        receipt.count = len(columns)
         size = columns.byte_size()
-        batch = Batch(Receipt(self.topic, self._loop))
-        batch.values = list(columns.values)
-        batch.keys = _listed(columns.keys)
-        batch.headers = _listed(columns.headers)
-        batch.timestamps = _listed(columns.timestamps)
-        batch.size = size
-        batch.durable = durable
-        with self._lock:
-            alone = len(columns) == 1
-            if self.pending_bytes + size > self._limit or (
-                alone and size > self.config.record_bytes_max
-            ):
-                self._refuse(size)
-            self.pending_bytes += size
-            self._close_open()
-            self._close(batch)
-            if not self._scheduled:
-                self._schedule()
-        return batch.receipt
+        if len(columns) == 1 and size > self.config.record_bytes_max:
+            self._refuse(size)
+        self._take(Batch(columns, receipt, size=size, durable=durable), size)
+        if not self._scheduled or self._lingering:
+            self._schedule()
+        return receipt
 
-    def refuse_from_now_on(self, refusal: PenstockError) -> None:
-        """Raise this on every publish: the queue was closed."""
-        with self._lock:
-            self._refusal = refusal
-            self._limit = _NOTHING
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that were accepted and are not written yet."""
+        return self._gathered_bytes + self._committing_bytes
+
+    def refuse_from_now_on(self, refusal: PenstockError | None) -> None:
+        """Raise this on every publish; None: take records again."""
+        self._refusal = refusal
+        self._set_room()
 
     def reject_while_full(self, full: bool) -> None:
         """Retention says whether the topic is at its size and rejects records."""
-        refusal = RetentionFull(
-            f"topic {self.topic!r} is at its retention size and rejects records until its "
-            "subscribers have consumed some, or the limit is raised",
-            topic=self.topic,
-        )
-        with self._lock:
-            if self._refusal is None or isinstance(self._refusal, RetentionFull):
-                self._refusal = refusal if full else None
-                self._limit = _NOTHING if full else self.config.buffer_bytes_max
-
-    def abandon_after_fork(self, refusal: PenstockError) -> None:
-        """In a forked child: refuse everything; the lock may have been held by a lost thread."""
-        self._lock = threading.Lock()
-        self.refuse_from_now_on(refusal)
+        if self._refusal is None or isinstance(self._refusal, RetentionFull):
+            self.refuse_from_now_on(self._retention_full() if full else None)
 
     def reconfigure(self, config: TopicConfig) -> None:
         """Use other settings from now on; what was accepted stays accepted."""
-        with self._lock:
-            self.config = config
-            self._last_place = config.batch_records_max - 1
-            if self._refusal is None:
-                self._limit = config.buffer_bytes_max
+        self.config = config
+        self._set_room()
+
+    def _take(self, item: Item, size: int) -> None:
+        """Append to the queue if there is room."""
+        if self._gathered_bytes + size > self._room:
+            self._refuse(size)
+        self._items.append(item)
+        self._gathered_bytes += size
+
+    def _set_room(self) -> None:
+        refused = self._refusal is not None
+        self._room = -1 if refused else self.config.buffer_bytes_max - self._committing_bytes
 
     def _refuse(self, size: int) -> None:
         """Raise why a record of this size is not taken now."""
         if self._refusal is not None:
             raise self._refusal
-        if size > self.config.record_bytes_max:
-            raise self._too_large(size)
+        limit = self.config.record_bytes_max
+        if size > limit:
+            raise RecordTooLarge(
+                f"the record has {size} bytes, {self.topic!r} takes {limit} (record_bytes_max): "
+                "store the payload elsewhere and publish a reference to it",
+                topic=self.topic,
+                size=size,
+                limit=limit,
+            )
         raise BufferFull(
             f"{self.pending_bytes} bytes of {self.topic!r} wait for the disk, which is the "
             "limit (buffer_bytes_max); wait with publish() or try again",
@@ -167,46 +168,56 @@ class TopicWriter:
             pending_bytes=self.pending_bytes,
         )
 
-    def _close_open(self) -> None:
-        if self._open.values:
-            self._close(self._open)
-            self._open = Batch(Receipt(self.topic, self._loop))
-
-    def _close(self, batch: Batch) -> None:
-        batch.receipt.count = len(batch.values)
-        self.accepted += len(batch.values)
-        self._closed.append(batch)
+    def _retention_full(self) -> RetentionFull:
+        return RetentionFull(
+            f"topic {self.topic!r} is at its retention size and rejects records until its "
+            "subscribers have consumed some, or the limit is raised",
+            topic=self.topic,
+        )
 
     def _schedule(self) -> None:
-        self._scheduled = True
-        if self.config.linger_ms and not self._closed:
-            self._worker.submit_after(self.config.linger_ms / 1000, self.commit)
-        else:
-            self._worker.submit(self.commit)
-
-    def _too_large(self, size: int) -> RecordTooLarge:
-        limit = self.config.record_bytes_max
-        return RecordTooLarge(
-            f"the record has {size} bytes, {self.topic!r} takes {limit} (record_bytes_max): "
-            "store the payload elsewhere and publish a reference to it",
-            topic=self.topic,
-            size=size,
-            limit=limit,
+        """Ask for a commit: now, or after the linger time unless a batch is full."""
+        config = self.config
+        full = (
+            self._gathered_bytes >= config.batch_bytes_max
+            or len(self._items) >= config.batch_records_max
         )
+        if config.linger_ms and not full:
+            if not self._scheduled:
+                self._scheduled = self._lingering = True
+                self._worker.submit_after(config.linger_ms / 1000, self.commit)
+            return
+        self._scheduled = True
+        self._lingering = False
+        self._worker.submit(self.commit)
 
     # On the worker
 
     def commit(self) -> None:
         """Write all that has gathered, and tell."""
-        with self._lock:
-            self._close_open()
-            batches, self._closed = self._closed, []
-            self._scheduled = False
-        if not batches:
-            return
-        self.commits += 1
-        self._commit_parcels(self._route(batches))
-        self._finish(batches)
+        # In this order; see the class.
+        self._scheduled = self._lingering = False
+        receipt, self._receipt = self._receipt, Receipt(self.topic, self._loop)
+        self._gathered_bytes = 0
+        items = [self._items.popleft() for _ in range(len(self._items))]
+        batches = self._gather(items, receipt)
+        self._committing_bytes = sum(batch.size for batch in batches)
+        self._set_room()
+        if batches:
+            self.commits += 1
+            self._commit_parcels(self._route(batches))
+        self._committing_bytes = 0
+        self._set_room()
+        self._finish(receipt, batches)
+
+    def _gather(self, items: Sequence[Item], receipt: Receipt) -> list[Batch]:
+        config = self.config
+        now = self._system.clock.time_ms()
+        limits = (config.batch_records_max, config.batch_bytes_max)
+        batches = list(gather(items, receipt, now, *limits))
+        receipt.count = sum(len(one.columns) for one in batches if one.receipt is receipt)
+        self.accepted += sum(len(one.columns) for one in batches)
+        return batches
 
     def sync(self) -> None:
         """Make everything that was committed durable. Failures poison and are found by callers."""
@@ -225,10 +236,9 @@ class TopicWriter:
             self._unsynced[partition] = 0
 
     def _route(self, batches: Sequence[Batch]) -> dict[int, list[Parcel]]:
-        now = self._system.clock.time_ms()
         parcels: dict[int, list[Parcel]] = {}
         for batch in batches:
-            for partition, parcel in self._router.route(batch, now):
+            for partition, parcel in self._router.route(batch):
                 parcels.setdefault(partition, []).append(parcel)
         return parcels
 
@@ -253,10 +263,7 @@ class TopicWriter:
         self._unsynced[partition] = 0 if sync else self._unsynced[partition] + records
         for parcel, base_offset in zip(parcels, appended.base_offsets, strict=True):
             placed = Placement(partition, parcel.places, base_offset, appended.timestamp, sync)
-            parcel.batch.receipt.placements.append(placed)
-            self._caches[partition].add(
-                base_offset, appended.timestamp, parcel.columns, parcel.batch.size
-            )
+            self._place(parcel, placed)
         if not sync and not self._sync_scheduled:
             self._sync_scheduled = True
             self._worker.submit_after(self.config.fsync_interval_ms / 1000, self.sync)
@@ -274,31 +281,40 @@ class TopicWriter:
         flags, body = columns.encode()
         return draft(flags, body, len(columns), codec=self.config.codec)
 
+    def _place(self, parcel: Parcel, placed: Placement) -> None:
+        batch = parcel.batch
+        batch.receipt.placements.append(placed)
+        self._caches[placed.partition].add(
+            placed.base_offset, placed.timestamp, parcel.columns, batch.size
+        )
+        for place, row in batch.waiting:
+            if place in placed.places:
+                offset = placed.base_offset + placed.places.index(place)
+                row.acknowledgement = Acknowledgement(
+                    self.topic, placed.partition, offset, placed.timestamp, placed.durable
+                )
+
     def _fail(self, partition: int, parcels: Sequence[Parcel], error: BaseException) -> None:
         self._caches[partition].clear()
         for parcel in parcels:
             parcel.batch.receipt.errors[partition] = error
+            for place, row in parcel.batch.waiting:
+                if place in parcel.places:
+                    row.error = error
 
-    def _finish(self, batches: Sequence[Batch]) -> None:
-        with self._lock:
-            self.pending_bytes -= sum(batch.size for batch in batches)
-        receipts = [batch.receipt for batch in batches]
-        for receipt in receipts:
-            placed = sum(len(placement.places) for placement in receipt.placements)
+    def _finish(self, receipt: Receipt, batches: Sequence[Batch]) -> None:
+        done: list[Receipt | PublishedRow] = list({receipt, *(one.receipt for one in batches)})
+        for one in done:
+            assert isinstance(one, Receipt)
+            placed = sum(len(placement.places) for placement in one.placements)
             self.committed += placed
-            self.failed += receipt.count - placed
-            receipt.done = True
-        self._on_commit(receipts)
+            self.failed += one.count - placed
+            one.done = True
+        done += [row for batch in batches for _, row in batch.waiting]
+        self._on_commit(done)
 
 
-_Item = TypeVar("_Item")
-
-
-def _listed(column: Sequence[_Item] | None) -> list[_Item] | None:
-    return None if column is None else list(column)
-
-
-def _size(value: bytes | None, key: bytes | None, headers: Mapping[str, bytes] | None) -> int:
+def record_size(value: bytes | None, key: bytes | None, headers: Mapping[str, bytes] | None) -> int:
     """Bytes of a record; InvalidOption when a part of it is not bytes."""
     size = 0
     if value.__class__ is bytes:
