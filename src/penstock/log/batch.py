@@ -44,16 +44,15 @@ def gather(
 ) -> Iterator[Batch]:
     """The batches that the items make, in their order."""
     start = 0
-    for place, item in enumerate(items) if _has_batches(items) else ():
-        if isinstance(item, Batch):
-            yield from _from_rows(items[start:place], receipt, now_ms, records_max, bytes_max)
-            yield item
-            start = place + 1
-    yield from _from_rows(items[start:], receipt, now_ms, records_max, bytes_max)
-
-
-def _has_batches(items: Sequence[Item]) -> bool:
-    return Batch in set(map(type, items))
+    if Batch in set(map(type, items)):
+        for place, item in enumerate(items):
+            if isinstance(item, Batch):
+                yield from _from_rows(items[start:place], receipt, now_ms, records_max, bytes_max)
+                yield item
+                start = place + 1
+    yield from _from_rows(
+        items[start:] if start else items, receipt, now_ms, records_max, bytes_max
+    )
 
 
 def _from_rows(

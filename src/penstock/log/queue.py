@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from penstock.errors import (
     BufferFull,
     Closed,
-    DeadlineExceeded,
     Forked,
     NotSupported,
     PenstockError,
@@ -24,6 +23,7 @@ from penstock.log.arrow import read_table
 from penstock.log.batch import split
 from penstock.log.changes import Changes
 from penstock.log.columns import Columns
+from penstock.log.deadlines import Deadlines, late
 from penstock.log.names import check_name
 from penstock.log.open_topic import OpenTopic, Surroundings
 from penstock.log.receipts import (
@@ -121,6 +121,7 @@ class WalMessageQueue:
             read_only=self._read_only,
         )
         self._changes = Changes(self.store, loop)
+        self._deadlines = Deadlines(loop)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> None:
         """Commit and sync what was accepted, then let go. Idempotent.
@@ -140,6 +141,7 @@ class WalMessageQueue:
         finally:
             if self._around is not None:
                 self._changes.close()
+                self._deadlines.close()
             for store in self._owned:
                 store.close()
 
@@ -202,19 +204,24 @@ class WalMessageQueue:
         cancelled, the record may or may not be published; on any other error it is not.
         """
         opened = self._topics.get(topic) or await self._topic(topic)
-        self._check_writable()
         size = record_size(value, key, headers)
-        row = PublishedRow(
-            (value, key, headers, timestamp),
-            durable=durable,
-            future=asyncio.get_running_loop().create_future(),
-        )
+        future: asyncio.Future[Acknowledgement] = self._deadlines.future(timeout)
+        row = PublishedRow((value, key, headers, timestamp), durable, future)
         try:
-            async with asyncio.timeout(timeout):
-                await self._with_room(lambda: opened.writer.add_waiting(row, size))
-                return await row.wait()
-        except TimeoutError:
-            raise _late(f"publish to {topic!r}", timeout) from None
+            opened.writer.add_waiting(row, size)
+        except BufferFull:
+            await self._add_later(opened, row, size)
+        return await future
+
+    async def _add_later(self, topic: OpenTopic, row: PublishedRow, size: int) -> None:
+        """Add a row when there is room, unless its deadline comes first."""
+        added = False
+        while not added and not row.future.done():
+            either: list[asyncio.Future[Any]] = [self._room(), row.future]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            with suppress(BufferFull):
+                topic.writer.add_waiting(row, size)
+                added = True
 
     def publish_nowait(
         self,
@@ -251,7 +258,6 @@ class WalMessageQueue:
         leading part may be published.
         """
         opened = self._topics.get(topic) or await self._topic(topic)
-        self._check_writable()
         columns = Columns(values, keys, timestamps, headers)
         check_columns(columns)
         try:
@@ -260,7 +266,7 @@ class WalMessageQueue:
                 for receipt in receipts:
                     await receipt.wait()
         except TimeoutError:
-            raise _late(f"publish to {topic!r}", timeout) from None
+            raise late(f"publish to {topic!r}", timeout) from None
         return _combined(topic, receipts)
 
     async def _hand_over(self, topic: OpenTopic, columns: Columns, durable: bool) -> list[Receipt]:
@@ -276,9 +282,14 @@ class WalMessageQueue:
             try:
                 return add()
             except BufferFull:
-                waiter = asyncio.get_running_loop().create_future()
-                self._room_waiters.append(waiter)
-            await waiter
+                room = self._room()
+            await room
+
+    def _room(self) -> asyncio.Future[None]:
+        """Done when a commit has made room."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._room_waiters.append(waiter)
+        return waiter
 
     async def flush(self, timeout: float = PUBLISH_TIMEOUT_SECONDS) -> None:
         """Wait until everything that was accepted before this call is durable."""
@@ -315,7 +326,7 @@ class WalMessageQueue:
             async with asyncio.timeout(timeout):
                 await waiter
         except TimeoutError:
-            raise _late(f"wait for offset {offset} of {topic!r}", timeout) from None
+            raise late(f"wait for offset {offset} of {topic!r}", timeout) from None
 
     # Reading
 
@@ -402,10 +413,6 @@ class WalMessageQueue:
         if self._refusal is not None:
             raise self._refusal
 
-    def _check_writable(self) -> None:
-        if self._read_only:
-            raise UsageError("the queue was opened read-only")
-
     def _not_open(self, topic: str) -> PenstockError:
         self._check()
         check_name("topic", topic)
@@ -433,6 +440,8 @@ class WalMessageQueue:
         assert around is not None
         state = await asyncio.to_thread(self._find_topic, name, config)
         opened = await asyncio.to_thread(OpenTopic, state, around, self._on_commit)
+        if self._read_only:
+            opened.writer.refuse_from_now_on(UsageError("the queue was opened read-only"))
         self._topics[name] = opened
         return opened
 
@@ -496,7 +505,7 @@ class WalMessageQueue:
             async with asyncio.timeout(timeout):
                 return await operation()
         except TimeoutError:
-            raise _late(what, timeout) from None
+            raise late(what, timeout) from None
 
     def abandon_after_fork(self) -> None:
         """In a forked child: refuse every call, and let go of the parent's files."""
@@ -518,14 +527,6 @@ def _call(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> No
     # A loop that is closed has nobody left to tell.
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(callback)
-
-
-def _late(what: str, timeout: float) -> DeadlineExceeded:
-    return DeadlineExceeded(
-        f"could not {what} within {timeout:g} s: the disk does not keep up or does not answer; "
-        "what was handed over may still be written",
-        seconds=timeout,
-    )
 
 
 def _combined(topic: str, receipts: Sequence[Receipt]) -> BatchAcknowledgement:

@@ -111,9 +111,8 @@ class PublishedRow:
     def __init__(
         self,
         row: tuple[bytes | None, bytes | None, Mapping[str, bytes] | None, int | None],
-        *,
         durable: bool,
-        future: asyncio.Future[None],
+        future: asyncio.Future[Acknowledgement],
     ) -> None:
         self.row = row
         self.durable = durable
@@ -121,14 +120,11 @@ class PublishedRow:
         self.acknowledgement: Acknowledgement | None = None
         self.error: BaseException | None = None
 
-    async def wait(self) -> Acknowledgement:
-        """Wait for the commit. Cancelled, the record may be published all the same."""
-        await self.future
-        if self.acknowledgement is None:
-            raise self.error or AssertionError("a committed record has a place or an error")
-        return self.acknowledgement
-
     def resolve(self) -> None:
-        """Wake the publisher; on the event loop."""
-        if not self.future.done():
-            self.future.set_result(None)
+        """Wake the publisher; on the event loop. One that was cancelled is gone already."""
+        if self.future.done():
+            return
+        if self.acknowledgement is not None:
+            self.future.set_result(self.acknowledgement)
+        else:
+            self.future.set_exception(self.error or AssertionError("neither placed nor failed"))

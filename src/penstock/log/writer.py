@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 
 from penstock.errors import BufferFull, InvalidOption, PenstockError, RecordTooLarge, RetentionFull
 from penstock.log.batch import Batch, Item, Parcel, Router, gather
@@ -61,6 +62,7 @@ class TopicWriter:
         self._gathered_bytes = 0
         self._committing_bytes = 0
         self._room = config.buffer_bytes_max
+        self._record_bytes_max = config.record_bytes_max
         self._refusal: PenstockError | None = None
         self._scheduled = False
         self._lingering = False
@@ -88,7 +90,7 @@ class TopicWriter:
             item = (value, key, headers, timestamp)
             size = record_size(value, key, headers)
         # The body of _take, written out: a call would be a fifth of the whole path.
-        if self._gathered_bytes + size > self._room or size > self.config.record_bytes_max:
+        if self._gathered_bytes + size > self._room or size > self._record_bytes_max:
             self._refuse(size)
         self._items.append(item)
         self._gathered_bytes += size
@@ -135,6 +137,7 @@ class TopicWriter:
     def reconfigure(self, config: TopicConfig) -> None:
         """Use other settings from now on; what was accepted stays accepted."""
         self.config = config
+        self._record_bytes_max = config.record_bytes_max
         self._set_room()
 
     def _take(self, item: Item, size: int) -> None:
@@ -199,7 +202,7 @@ class TopicWriter:
         self._scheduled = self._lingering = False
         receipt, self._receipt = self._receipt, Receipt(self.topic, self._loop)
         self._gathered_bytes = 0
-        items = [self._items.popleft() for _ in range(len(self._items))]
+        items: list[Item] = list(islice(iter(self._items.popleft, None), len(self._items)))
         batches = self._gather(items, receipt)
         self._committing_bytes = sum(batch.size for batch in batches)
         self._set_room()
@@ -287,10 +290,12 @@ class TopicWriter:
         self._caches[placed.partition].add(
             placed.base_offset, placed.timestamp, parcel.columns, batch.size
         )
-        for place, row in batch.waiting:
-            if place in placed.places:
-                offset = placed.base_offset + placed.places.index(place)
-                row.acknowledgement = Acknowledgement(
+        if not batch.waiting:
+            return
+        waiting = dict(batch.waiting)
+        for offset, place in enumerate(placed.places, placed.base_offset):
+            if place in waiting:
+                waiting[place].acknowledgement = Acknowledgement(
                     self.topic, placed.partition, offset, placed.timestamp, placed.durable
                 )
 
@@ -298,8 +303,9 @@ class TopicWriter:
         self._caches[partition].clear()
         for parcel in parcels:
             parcel.batch.receipt.errors[partition] = error
+            places = set(parcel.places) if parcel.batch.waiting else ()
             for place, row in parcel.batch.waiting:
-                if place in parcel.places:
+                if place in places:
                     row.error = error
 
     def _finish(self, receipt: Receipt, batches: Sequence[Batch]) -> None:

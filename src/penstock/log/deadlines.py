@@ -1,0 +1,64 @@
+"""Deadlines for many futures with one timer: a timer per publish would cost more than the publish.
+
+Futures wait in a queue for each length of time, so each queue is in the order of its deadlines.
+Those that are done are dropped from the front as new ones come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from penstock.errors import DeadlineExceeded
+
+
+class Deadlines:
+    """Makes futures that fail by themselves when their time is up. Lives on one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queues: dict[float, deque[tuple[float, asyncio.Future[Any]]]] = {}
+        self._timers: dict[float, asyncio.TimerHandle] = {}
+
+    def future(self, seconds: float) -> asyncio.Future[Any]:
+        """A new future that fails with DeadlineExceeded after so many seconds."""
+        loop = self._loop
+        future = loop.create_future()
+        queue = self._queues.get(seconds)
+        if queue is None:
+            queue = self._queues[seconds] = deque()
+        while queue and queue[0][1].done():
+            queue.popleft()
+        queue.append((loop.time() + seconds, future))
+        if seconds not in self._timers:
+            self._timers[seconds] = loop.call_later(seconds, self._expire, seconds)
+        return future
+
+    def close(self) -> None:
+        """Forget all deadlines."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._queues.clear()
+
+    def _expire(self, seconds: float) -> None:
+        queue = self._queues[seconds]
+        now = self._loop.time()
+        while queue and (queue[0][1].done() or queue[0][0] <= now):
+            future = queue.popleft()[1]
+            if not future.done():
+                future.set_exception(late("publish", seconds))
+        if queue:
+            self._timers[seconds] = self._loop.call_at(queue[0][0], self._expire, seconds)
+        else:
+            del self._timers[seconds], self._queues[seconds]
+
+
+def late(what: str, seconds: float) -> DeadlineExceeded:
+    """The error of a wait that was too long."""
+    return DeadlineExceeded(
+        f"could not {what} within {seconds:g} s: the disk does not keep up or does not answer; "
+        "what was handed over may still be written",
+        seconds=seconds,
+    )
