@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 
 from penstock.errors import (
     DamagedEntry,
@@ -11,6 +12,7 @@ from penstock.errors import (
     DamageError,
     KeyNotFound,
     OffsetOutOfRange,
+    StorageError,
 )
 from penstock.log.frame import HEADER_BYTES, KIND_END, KIND_RECORDS, Entry, parse_header
 from penstock.log.head import Head, HeadFile
@@ -102,8 +104,8 @@ class PartitionReader:
 
     def missing(self, offset: int) -> DamagedFile:
         """The error for an offset that no segment holds, though it is durable and not too old."""
-        place = bisect_right(self._segments, offset, key=lambda one: one.name.base)
-        after = self._segments[place].name.base if place < len(self._segments) else None
+        self._refresh()
+        after = next((one.name.base for one in self._segments if one.name.base > offset), None)
         name = self.keys.log(SegmentName(offset))
         return DamagedFile(
             f"the records from offset {offset} of {self.keys.topic}/{self.keys.partition} to "
@@ -176,7 +178,8 @@ class PartitionReader:
         index = Index(rows)
         self._indexes[source.key] = index
         if source.name.base != self.head().segment_base:
-            source.store.write(self.keys.index(source.name), index.pack())
+            with suppress(StorageError):
+                source.store.write(self.keys.index(source.name), index.pack())
         return index
 
 

@@ -290,9 +290,13 @@ def fetch(cursor: Cursor, bytes_max: int = FETCH_BYTES) -> list[Record]:
     """The next records from the disk, or none at the durable end."""
     start = cursor.offset
     keys = cursor.keys
-    records: list[Record] = []
-    for entry in cursor.fetch(bytes_max):
-        records += entry.view().records(keys.topic, keys.partition)
-    if records and records[0].offset < start:
-        records = [record for record in records if record.offset >= start]
-    return records
+    while entries := cursor.fetch(bytes_max):
+        records: list[Record] = []
+        for entry in entries:
+            records += entry.view().records(keys.topic, keys.partition)
+        if records and records[0].offset < start:
+            records = [record for record in records if record.offset >= start]
+        if records:
+            return records
+        # Compaction took the rest of that entry: there may be more behind it.
+    return []
