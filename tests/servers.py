@@ -67,7 +67,12 @@ class PostgresServer:
         self.start()
 
     def start(self) -> None:
-        options = f"-c listen_addresses='' -c unix_socket_directories='{self.folder}'"
+        # The server flushes what nobody asked it to flush as late as it can: a test that relies
+        # on luck then has none.
+        options = (
+            f"-c listen_addresses='' -c unix_socket_directories='{self.folder}'"
+            " -c wal_writer_delay=10s -c wal_writer_flush_after=1GB"
+        )
         self.run("pg_ctl", "start", "-w", "-t", "30", "-s", "-o", options)
 
     def stop(self) -> None:

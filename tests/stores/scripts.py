@@ -33,10 +33,10 @@ def trace(path: str) -> None:
 
 def work_with_failing_syncs(path: str) -> None:
     """Write and sync, saying the outcome of each promise; checkpoints come often."""
-    with mock.patch.object(sqlite, "CHECKPOINT_BYTES", 15_000):
+    with mock.patch.object(sqlite, "CHECKPOINT_BYTES", 12_000):
         store = SqliteStore(path)
         mark("opened")
-        for number in range(3):
+        for number in range(2):
             for action in (
                 lambda position=number * 1000: store.write_at("a", position, [bytes(1000)]),
                 lambda: store.sync("a"),

@@ -56,10 +56,10 @@ def test_a_prefix_is_checked(prefix):
         ObjectStore("memory:///", prefix=prefix)
 
 
-def test_many_keys_are_listed(s3_url, unique):
-    """More than one page of the service's answer."""
-    with ObjectStore(s3_url, prefix=unique) as store:
-        keys = [f"many/{number:04}" for number in range(1_100)]
+def test_many_keys_are_listed():
+    """More than one page of obstore's answer."""
+    with ObjectStore("memory:///") as store:
+        keys = [f"many/{number:04}" for number in range(220)]
         for key in keys:
             store.write(key, b"")
         assert store.list("many/") == keys

@@ -57,7 +57,7 @@ def test_a_server_is_named_by_its_url(postgres_dsn, s3_url, unique):
 
 
 def test_an_unknown_scheme_names_the_right_ones():
-    with pytest.raises(InvalidOption, match="sqlite:/path.*postgresql://.*s3://") as caught:
+    with pytest.raises(InvalidOption, match=r"sqlite:/path.*postgresql://.*s3://") as caught:
         open_store("mysql://user:secret@host/db")
     assert "secret" not in str(caught.value)
 

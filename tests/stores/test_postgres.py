@@ -59,7 +59,7 @@ def test_sync_flushes_the_servers_log(store, postgres_dsn):
 
 @pytest.mark.parametrize("name", ["write", "delete"])
 def test_whole_values_are_flushed(store, postgres_dsn, name):
-    store.write("a", b"value")
+    store.write("a", bytes(200_000))
     if name == "delete":
         store.delete("a")
     # All that was inserted before the last commit is flushed; the server may add a little later.

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock.errors import (
     DamagedFile,
     DeadlineExceeded,
@@ -24,6 +25,15 @@ from penstock.stores import SqliteStore, sqlite
 
 SCRIPTS = Path(__file__).parent / "scripts.py"
 
+# Runs a program of scripts.py without penstock's public door, which imports numpy and the whole
+# log: these programs start many times and need the stores only.
+WITHOUT_THE_DOOR = """
+import runpy, sys, types
+package = sys.modules["penstock"] = types.ModuleType("penstock")
+package.__path__ = [sys.argv.pop(1)]
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
+"""
+
 
 def under_strace(tmp_path: Path, program: str, *options: str) -> tuple[str, str]:
     """What the program printed, and its trace; skips where strace is absent or not allowed."""
@@ -34,7 +44,8 @@ def under_strace(tmp_path: Path, program: str, *options: str) -> tuple[str, str]
     if subprocess.run([*base, "true"], capture_output=True, check=False).returncode:
         pytest.skip("strace may not trace here")
     done = subprocess.run(
-        [*base, *options, sys.executable, str(SCRIPTS), program, str(tmp_path / "store.db")],
+        [*base, *options, sys.executable, "-c", WITHOUT_THE_DOOR, *penstock.__path__]
+        + [str(SCRIPTS), program, str(tmp_path / "store.db")],
         capture_output=True,
         text=True,
         check=False,
@@ -85,13 +96,13 @@ def with_failing_sync(folder: Path, call: str, number: int) -> str:
     return "refused"
 
 
-@pytest.mark.parametrize(("call", "numbers"), [("fdatasync", range(4, 23)), ("fsync", range(1, 3))])
+@pytest.mark.parametrize(("call", "numbers"), [("fdatasync", range(5, 19)), ("fsync", range(1, 3))])
 def test_after_a_failed_sync_nothing_is_promised(tmp_path, call, numbers):
     """Fail the N-th sync, for every N until none is left to fail."""
     with ThreadPoolExecutor(2) as pool:
         outcomes = list(pool.map(lambda n: with_failing_sync(tmp_path / str(n), call, n), numbers))
     assert outcomes[-1] == "no such sync", outcomes
-    assert outcomes.count("refused") >= {"fdatasync": 9, "fsync": 1}[call], outcomes
+    assert outcomes.count("refused") >= {"fdatasync": 7, "fsync": 1}[call], outcomes
 
 
 def test_checkpoints_happen_and_keep_the_values(tmp_path, monkeypatch):

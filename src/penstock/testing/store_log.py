@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 
-from penstock.errors import DeadlineExceeded, InvalidOption, KeyNotFound, NotSupported
+from penstock.errors import (
+    DeadlineExceeded,
+    InvalidName,
+    InvalidOption,
+    KeyNotFound,
+    NotSupported,
+)
 from penstock.stores.base import PersistentBackingStore
 from penstock.testing.store_fixtures import LOCK_SECONDS, MakeStore, StoreFixtures
 from penstock.testing.store_machine import LogMachine, run_machine
-from penstock.testing.store_values import in_threads, pattern
+from penstock.testing.store_values import BAD_KEYS, in_threads, pattern
+
+
+def thirty_bytes(store: PersistentBackingStore, key: str) -> bytes:
+    """Three writes in a row: a store that keeps pieces has seams at 10 and 20."""
+    data = pattern(30)
+    for start in (0, 10, 20):
+        store.write_at(key, start, [data[start : start + 10]])
+    return data
 
 
 class LogConformance(StoreFixtures):
@@ -70,22 +85,17 @@ class LogConformance(StoreFixtures):
         log_store.write_at("a", 0, [bytearray(b"12"), memoryview(b"34"), b"5"])
         assert log_store.read("a") == b"12345"
 
-    @pytest.mark.parametrize("position", [0, 1, 9, 10, 11, 19, 25])
-    @pytest.mark.parametrize("length", [1, 9, 10, 11, 25, 40])
-    def test_the_middle_is_overwritten(
-        self, log_store: PersistentBackingStore, position: int, length: int
-    ) -> None:
-        # Three writes: a store that keeps pieces has seams at 10 and 20.
-        expected = bytearray(pattern(30))
-        for start in (0, 10, 20):
-            log_store.write_at("a", start, [expected[start : start + 10]])
-        data = pattern(length, 100)
-        log_store.write_at("a", position, [data])
-        expected[position : position + length] = data
-        assert log_store.read("a") == expected
-        assert log_store.size("a") == len(expected)
-        log_store.write_at("a", len(expected), [b"more"])
-        assert log_store.read("a") == expected + b"more"
+    def test_the_middle_is_overwritten(self, log_store: PersistentBackingStore) -> None:
+        for position, length in product([0, 1, 9, 10, 11, 19, 25], [1, 9, 10, 11, 25, 40]):
+            key = f"{position}/{length}"
+            expected = bytearray(thirty_bytes(log_store, key))
+            data = pattern(length, 100)
+            log_store.write_at(key, position, [data])
+            expected[position : position + length] = data
+            assert log_store.read(key) == expected, key
+            assert log_store.size(key) == len(expected), key
+            log_store.write_at(key, len(expected), [b"more"])
+            assert log_store.read(key) == expected + b"more", key
 
     def test_a_big_value_is_overwritten_in_the_middle(
         self, log_store: PersistentBackingStore
@@ -98,33 +108,30 @@ class LogConformance(StoreFixtures):
             expected[position : position + length] = data
         assert log_store.read("a") == expected
 
-    @pytest.mark.parametrize("position", [-1, 6, 1_000_000])
     def test_a_position_outside_the_value_is_refused(
-        self, log_store: PersistentBackingStore, position: int
+        self, log_store: PersistentBackingStore
     ) -> None:
         log_store.write_at("a", 0, [b"value"])
-        for data in (b"x", b""):
+        for position, data in product([-1, 6, 1_000_000], [b"x", b""]):
             with pytest.raises(InvalidOption):
                 log_store.write_at("a", position, [data])
-        with pytest.raises(InvalidOption):
-            log_store.truncate("a", position)
+            with pytest.raises(InvalidOption):
+                log_store.truncate("a", position)
         assert log_store.read("a") == b"value"
 
     def test_the_first_write_starts_at_0(self, log_store: PersistentBackingStore) -> None:
         with pytest.raises(InvalidOption):
             log_store.write_at("a", 1, [b"x"])
 
-    @pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 20, 29, 30])
-    def test_truncate(self, log_store: PersistentBackingStore, size: int) -> None:
-        expected = pattern(30)
-        for start in (0, 10, 20):
-            log_store.write_at("a", start, [expected[start : start + 10]])
-        log_store.truncate("a", size)
-        assert log_store.read("a") == expected[:size]
-        assert log_store.size("a") == size
-        assert log_store.exists("a")
-        log_store.write_at("a", size, [b"new"])
-        assert log_store.read("a") == expected[:size] + b"new"
+    def test_truncate(self, log_store: PersistentBackingStore) -> None:
+        for size in (0, 1, 9, 10, 11, 20, 29, 30):
+            expected = thirty_bytes(log_store, key := f"cut-{size}")[:size]
+            log_store.truncate(key, size)
+            assert log_store.read(key) == expected, key
+            assert log_store.size(key) == size
+            assert log_store.exists(key)
+            log_store.write_at(key, size, [b"new"])
+            assert log_store.read(key) == expected + b"new", key
 
     def test_write_and_write_at_share_a_value(self, log_store: PersistentBackingStore) -> None:
         log_store.write("a", b"0123456789")
@@ -147,6 +154,18 @@ class LogConformance(StoreFixtures):
         for call in (log_store.sync, lambda key: log_store.truncate(key, 0)):
             with pytest.raises(KeyNotFound):
                 call("absent")
+        assert log_store.list() == []
+
+    def test_a_bad_key_is_refused_by_the_logs_half(self, log_store: PersistentBackingStore) -> None:
+        calls: list[Callable[[str], object]] = [
+            lambda key: log_store.write_at(key, 0, [b""]),
+            lambda key: log_store.truncate(key, 0),
+            log_store.sync,
+            lambda key: log_store.lock(key, 1).__enter__(),
+        ]
+        for key, call in product(BAD_KEYS, calls):
+            with pytest.raises(InvalidName):
+                call(key)
         assert log_store.list() == []
 
     def test_statistics_count_the_logs_half(self, log_store: PersistentBackingStore) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from penstock.errors import Closed, InvalidName, InvalidOption, KeyNotFound
 from penstock.stores.base import PersistentBackingStore, StoreStatistics
-from penstock.system import Buffer
 from penstock.testing.store_fixtures import MakeStore, StoreFixtures
 from penstock.testing.store_machine import ValueMachine, run_machine
 
@@ -67,12 +66,10 @@ class ValueConformance(StoreFixtures):
         assert type(store.read("a")) is bytes
         assert type(store.read("a", 1, 2)) is bytes
 
-    @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-    def test_any_buffer_is_written(
-        self, store: PersistentBackingStore, kind: Callable[[bytes], Buffer]
-    ) -> None:
-        store.write("a", kind(b"value"))
-        assert store.read("a") == b"value"
+    def test_any_buffer_is_written(self, store: PersistentBackingStore) -> None:
+        for data in (b"bytes", bytearray(b"bytearray"), memoryview(b"memoryview")):
+            store.write("a", data)
+            assert store.read("a") == bytes(data)
 
     def test_a_later_change_of_the_buffer_changes_nothing(
         self, store: PersistentBackingStore
@@ -91,14 +88,11 @@ class ValueConformance(StoreFixtures):
         assert store.read("a", 5) == b""
         assert store.list() == ["a"]
 
-    @pytest.mark.parametrize("size", [0, 1, 3, 100, 200_000])
-    def test_a_write_replaces_the_whole_value(
-        self, store: PersistentBackingStore, size: int
-    ) -> None:
-        store.write("a", pattern(100_000))
-        store.write("a", pattern(size, 1))
-        assert store.read("a") == pattern(size, 1)
-        assert store.size("a") == size
+    def test_a_write_replaces_the_whole_value(self, store: PersistentBackingStore) -> None:
+        for size in (100_000, 0, 1, 3, 100, 200_000, 5):
+            store.write("a", pattern(size, size % 10))
+            assert store.read("a") == pattern(size, size % 10)
+            assert store.size("a") == size
 
     def test_a_range_is_read(self, store: PersistentBackingStore) -> None:
         store.write("a", b"0123456789")
@@ -116,13 +110,11 @@ class ValueConformance(StoreFixtures):
         assert store.read("a", 999, 5) == b""
         assert store.read("a", 999) == b""
 
-    @pytest.mark.parametrize(("start", "length"), [(-1, None), (-1, 2), (0, -1)])
-    def test_a_negative_range_is_refused(
-        self, store: PersistentBackingStore, start: int, length: int | None
-    ) -> None:
+    def test_a_negative_range_is_refused(self, store: PersistentBackingStore) -> None:
         store.write("a", b"value")
-        with pytest.raises(InvalidOption):
-            store.read("a", start, length)
+        for start, length in [(-1, None), (-1, 2), (0, -1)]:
+            with pytest.raises(InvalidOption):
+                store.read("a", start, length)
 
     def test_a_big_value(self, store: PersistentBackingStore) -> None:
         data = pattern(BIG_BYTES)
@@ -190,42 +182,30 @@ class ValueConformance(StoreFixtures):
         assert store.list("topics/orders/0") == ["topics/orders/0"]
         assert store.list("topics/orders/0/") == []
 
-    @pytest.mark.parametrize("prefix", ["..", "../", "/", "/etc/", "a\0", "%", "_", "é", "a/../"])
     def test_an_odd_prefix_matches_nothing_or_is_refused(
-        self, store: PersistentBackingStore, prefix: str
+        self, store: PersistentBackingStore
     ) -> None:
         store.write("a", b"")
-        with suppress(InvalidName):
-            assert store.list(prefix) == []
+        for prefix in ("..", "../", "/", "/etc/", "a\0", "%", "_", "é", "\ud800", "a/../"):
+            with suppress(InvalidName):
+                assert store.list(prefix) == [], prefix
 
     # Names
 
-    @pytest.mark.parametrize("key", BAD_KEYS, ids=lambda key: ascii(key)[:20])
-    def test_a_bad_key_is_refused(self, store: PersistentBackingStore, key: str) -> None:
-        calls: list[Callable[[], object]] = [
-            lambda: store.write(key, b""),
-            lambda: store.read(key),
-            lambda: store.delete(key),
-            lambda: store.exists(key),
-            lambda: store.size(key),
-        ]
-        if store.capabilities.log:
-            calls += [
-                lambda: store.write_at(key, 0, [b""]),
-                lambda: store.truncate(key, 0),
-                lambda: store.sync(key),
-                lambda: store.lock(key, 1).__enter__(),
-            ]
-        for call in calls:
+    @pytest.mark.parametrize("name", ["write", "read", "delete", "exists", "size"])
+    def test_a_bad_key_is_refused(self, store: PersistentBackingStore, name: str) -> None:
+        arguments = [b""] if name == "write" else []
+        for key in BAD_KEYS:
             with pytest.raises(InvalidName):
-                call()
+                getattr(store, name)(key, *arguments)
         assert store.list() == []
 
-    @pytest.mark.parametrize("key", GOOD_KEYS, ids=lambda key: key[:20])
-    def test_a_good_key_is_taken(self, store: PersistentBackingStore, key: str) -> None:
-        store.write(key, b"value")
-        assert store.read(key) == b"value"
-        assert store.list() == [key]
+    def test_a_good_key_is_taken(self, store: PersistentBackingStore) -> None:
+        for key in GOOD_KEYS:
+            store.write(key, key.encode())
+            assert store.read(key) == key.encode()
+            assert store.list(key) == [key]
+            store.delete(key)
 
     # The store itself
 
