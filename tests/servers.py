@@ -1,5 +1,6 @@
 """Real servers for tests: PostgreSQL and an S3-speaking one, on this machine, for the length of a run."""
 
+import logging
 import os
 import shutil
 import signal
@@ -111,6 +112,7 @@ def s3_server() -> Iterator[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         server_module = pytest.importorskip("moto.server", reason="moto[server] is not installed")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it tells of every request
     server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:

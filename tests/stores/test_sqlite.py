@@ -43,9 +43,9 @@ def under_strace(tmp_path: Path, program: str, *options: str) -> tuple[str, str]
     base = ["strace", "-f", "--seccomp-bpf", "-y", "-o", str(trace)]
     if subprocess.run([*base, "true"], capture_output=True, check=False).returncode:
         pytest.skip("strace may not trace here")
+    python = [sys.executable, "-c", WITHOUT_THE_DOOR, *penstock.__path__]
     done = subprocess.run(
-        [*base, *options, sys.executable, "-c", WITHOUT_THE_DOOR, *penstock.__path__]
-        + [str(SCRIPTS), program, str(tmp_path / "store.db")],
+        [*base, *options, *python, str(SCRIPTS), program, str(tmp_path / "store.db")],
         capture_output=True,
         text=True,
         check=False,
