@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 from penstock.errors import DeadlineExceeded
+
+_T = TypeVar("_T")
 
 
 class Deadlines:
@@ -53,6 +56,15 @@ class Deadlines:
             self._timers[seconds] = self._loop.call_at(queue[0][0], self._expire, seconds)
         else:
             del self._timers[seconds], self._queues[seconds]
+
+
+async def within(seconds: float, waiting: Awaitable[_T], what: str) -> _T:
+    """Wait at most so long; then DeadlineExceeded."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await waiting
+    except TimeoutError:
+        raise late(what, seconds) from None
 
 
 def late(what: str, seconds: float) -> DeadlineExceeded:

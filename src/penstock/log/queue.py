@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from penstock.errors import (
     BufferFull,
@@ -16,14 +16,14 @@ from penstock.errors import (
     Forked,
     NotSupported,
     PenstockError,
-    UnknownTopic,
     UsageError,
 )
 from penstock.log.arrow import read_table
 from penstock.log.batch import split
-from penstock.log.changes import Changes
 from penstock.log.columns import Columns
-from penstock.log.deadlines import Deadlines, late
+from penstock.log.deadlines import within
+from penstock.log.engine import Engine
+from penstock.log.maintenance import MaintenanceReport
 from penstock.log.names import check_name
 from penstock.log.open_topic import OpenTopic, Surroundings
 from penstock.log.receipts import (
@@ -31,9 +31,11 @@ from penstock.log.receipts import (
     BatchAcknowledgement,
     PublishedRow,
     Receipt,
+    combined,
 )
 from penstock.log.records import Record
 from penstock.log.recovery import RecoveryReport
+from penstock.log.retention import RetentionInfo
 from penstock.log.statistics import QueueStatistics, topic_statistics
 from penstock.log.subscription import Position, Subscription, fetch, resolve
 from penstock.log.topic import TopicConfig, TopicFile, TopicState, list_topics
@@ -48,8 +50,8 @@ if TYPE_CHECKING:
 PUBLISH_TIMEOUT_SECONDS = 30.0
 CLOSE_TIMEOUT_SECONDS = 30.0
 TAIL_CACHE_BYTES = 8 * 1024 * 1024
+MAINTENANCE_INTERVAL_SECONDS = 30.0
 
-_T = TypeVar("_T")
 _live: weakref.WeakSet[WalMessageQueue] = weakref.WeakSet()
 
 
@@ -72,6 +74,7 @@ class WalMessageQueue:
         auto_create: bool = True,
         read_only: bool = False,
         tail_cache_bytes: int = TAIL_CACHE_BYTES,
+        maintenance_interval: float | None = MAINTENANCE_INTERVAL_SECONDS,
         system: System | None = None,
     ) -> None:
         self._system = system or System()
@@ -87,12 +90,10 @@ class WalMessageQueue:
         self._auto_create = auto_create
         self._read_only = read_only
         self._tail_cache_bytes = tail_cache_bytes
-        self._topics: dict[str, OpenTopic] = {}
-        self._opening: dict[str, asyncio.Task[OpenTopic]] = {}
+        self._maintenance_interval = maintenance_interval
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
-        self._durable_waiters: list[tuple[OpenTopic, int, int, asyncio.Future[None]]] = []
-        self._room_waiters: list[asyncio.Future[None]] = []
-        self._around: Surroundings | None = None
+        self._running: Engine | None = None
+        self._opened: Mapping[str, OpenTopic] = {}
         self._refusal: PenstockError | None = None
         _live.add(self)
 
@@ -106,22 +107,23 @@ class WalMessageQueue:
         await self.close()
 
     async def open(self) -> None:
-        """Start the commit thread. Topics are opened, and their tails checked, on first use."""
+        """Start the threads. Topics are opened, and their tails checked, on first use."""
         self._check()
-        if self._around is not None:
+        if self._running is not None:
             return
-        loop = asyncio.get_running_loop()
-        self._around = Surroundings(
+        around = Surroundings(
             store=self.store,
             tier=self.tier,
             system=self._system,
             worker=self._system.worker("penstock-commit"),
-            loop=loop,
+            loop=asyncio.get_running_loop(),
             tail_cache_bytes=self._tail_cache_bytes,
             read_only=self._read_only,
         )
-        self._changes = Changes(self.store, loop)
-        self._deadlines = Deadlines(loop)
+        self._running = Engine(around, self._defaults, auto_create=self._auto_create)
+        self._opened = self._running.topics.by_name
+        if self._maintenance_interval is not None and not self._read_only:
+            self._running.maintenance.start(self._maintenance_interval)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> None:
         """Commit and sync what was accepted, then let go. Idempotent.
@@ -132,25 +134,16 @@ class WalMessageQueue:
         if self._refusal is not None:
             return
         self._refusal = Closed("the queue is closed")
-        for topic in self._topics.values():
-            topic.writer.refuse_from_now_on(self._refusal)
         for subscription in list(self._subscriptions):
             await subscription.close()
         try:
-            await self._within(timeout, self._drain, "close the queue")
+            if self._running is not None:
+                await within(timeout, self._running.drain(self._refusal), "close the queue")
         finally:
-            if self._around is not None:
-                self._changes.close()
-                self._deadlines.close()
+            if self._running is not None:
+                self._running.stop()
             for store in self._owned:
                 store.close()
-
-    async def _drain(self) -> None:
-        if self._around is not None:
-            await self._on_worker(self._commit_all)
-            await asyncio.to_thread(self._around.worker.close)
-            for topic in self._topics.values():
-                await asyncio.to_thread(topic.close)
 
     # Topics
 
@@ -159,7 +152,7 @@ class WalMessageQueue:
 
         The settings of a topic that is already there stay as they are.
         """
-        topic = await self._topic(name, config=config or self._defaults)
+        topic = await self._engine.topics.open(name, config or self._defaults)
         return topic.state
 
     async def change_topic(self, name: str, **changes: Any) -> TopicState:
@@ -167,7 +160,7 @@ class WalMessageQueue:
 
         This process uses them at once, others when they open the topic again.
         """
-        topic = await self._topic(name)
+        topic = await self._engine.topics.open(name)
         file = TopicFile(self.store, name)
         topic.state = await asyncio.to_thread(lambda: file.change_config(**changes))
         topic.writer.reconfigure(topic.state.config)
@@ -182,7 +175,7 @@ class WalMessageQueue:
 
     async def recovery(self, name: str) -> Sequence[RecoveryReport]:
         """What opening the topic found, a report for each partition."""
-        return (await self._topic(name)).reports
+        return (await self._engine.topics.open(name)).reports
 
     # Publishing
 
@@ -203,9 +196,9 @@ class WalMessageQueue:
         ``durable=True``. A full buffer makes it wait. If it raises DeadlineExceeded or is
         cancelled, the record may or may not be published; on any other error it is not.
         """
-        opened = self._topics.get(topic) or await self._topic(topic)
+        opened = self._opened.get(topic) or await self._engine.topics.open(topic)
         size = record_size(value, key, headers)
-        future: asyncio.Future[Acknowledgement] = self._deadlines.future(timeout)
+        future: asyncio.Future[Acknowledgement] = self._engine.deadlines.future(timeout)
         row = PublishedRow((value, key, headers, timestamp), durable, future)
         try:
             opened.writer.add_waiting(row, size)
@@ -217,7 +210,7 @@ class WalMessageQueue:
         """Add a row when there is room, unless its deadline comes first."""
         added = False
         while not added and not row.future.done():
-            either: list[asyncio.Future[Any]] = [self._room(), row.future]
+            either: list[asyncio.Future[Any]] = [self._engine.waiters.room(), row.future]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             with suppress(BufferFull):
                 topic.writer.add_waiting(row, size)
@@ -236,9 +229,7 @@ class WalMessageQueue:
         The receipt is shared by all records that are committed together. Raises BufferFull at the
         bound. The topic must be open in this process: ``await queue.create_topic(name)`` first.
         """
-        opened = self._topics.get(topic)
-        if opened is None:
-            raise self._not_open(topic)
+        opened = self._opened.get(topic) or self._engine.topics.opened(topic)
         return opened.writer.add_nowait(value, key, headers, timestamp)
 
     async def publish_many(
@@ -257,54 +248,39 @@ class WalMessageQueue:
         They are written as few large batches, not all or none: after an error or a crash a
         leading part may be published.
         """
-        opened = self._topics.get(topic) or await self._topic(topic)
+        opened = self._opened.get(topic) or await self._engine.topics.open(topic)
         columns = Columns(values, keys, timestamps, headers)
         check_columns(columns)
-        try:
-            async with asyncio.timeout(timeout):
-                receipts = await self._hand_over(opened, columns, durable)
-                for receipt in receipts:
-                    await receipt.wait()
-        except TimeoutError:
-            raise late(f"publish to {topic!r}", timeout) from None
-        return _combined(topic, receipts)
+        publishing = self._publish_pieces(opened, columns, durable)
+        return await within(timeout, publishing, f"publish to {topic!r}")
+
+    async def _publish_pieces(
+        self, topic: OpenTopic, columns: Columns, durable: bool
+    ) -> BatchAcknowledgement:
+        receipts = await self._hand_over(topic, columns, durable)
+        for receipt in receipts:
+            await receipt.wait()
+        return combined(topic.name, receipts)
 
     async def _hand_over(self, topic: OpenTopic, columns: Columns, durable: bool) -> list[Receipt]:
         config = topic.writer.config
         bytes_max = min(config.batch_bytes_max, config.buffer_bytes_max)
         pieces = split(columns, config.batch_records_max, bytes_max)
         add = topic.writer.add_many
-        return [await self._with_room(partial(add, one, durable=durable)) for one in pieces]
-
-    async def _with_room(self, add: Callable[[], _T]) -> _T:
-        """Add to a writer, waiting while its buffer is full."""
-        while True:
-            try:
-                return add()
-            except BufferFull:
-                room = self._room()
-            await room
-
-    def _room(self) -> asyncio.Future[None]:
-        """Done when a commit has made room."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._room_waiters.append(waiter)
-        return waiter
+        with_room = self._engine.waiters.with_room
+        return [await with_room(partial(add, one, durable=durable)) for one in pieces]
 
     async def flush(self, timeout: float = PUBLISH_TIMEOUT_SECONDS) -> None:
         """Wait until everything that was accepted before this call is durable."""
-        self._check()
-        await self._within(timeout, lambda: self._on_worker(self._commit_all), "flush")
-        for topic in self._topics.values():
+        await within(timeout, self._engine.commit(), "flush")
+        for topic in self._engine.topics:
             for log in topic.logs:
                 if log.poison is not None:
                     raise log.poison
 
     def durable_offset(self, topic: str, partition: int = 0) -> int:
         """Every record below this offset survives a power cut. The topic must be open."""
-        opened = self._topics.get(topic)
-        if opened is None:
-            raise self._not_open(topic)
+        opened = self._engine.topics.opened(topic)
         opened.keys(partition)
         return opened.durable[partition]
 
@@ -316,17 +292,10 @@ class WalMessageQueue:
         timeout: float = PUBLISH_TIMEOUT_SECONDS,
     ) -> None:
         """Wait until the record at this offset is durable."""
-        opened = await self._topic(topic)
+        opened = await self._engine.topics.open(topic)
         opened.keys(partition)
-        if opened.durable[partition] > offset:
-            return
-        waiter = asyncio.get_running_loop().create_future()
-        self._durable_waiters.append((opened, partition, offset, waiter))
-        try:
-            async with asyncio.timeout(timeout):
-                await waiter
-        except TimeoutError:
-            raise late(f"wait for offset {offset} of {topic!r}", timeout) from None
+        wait = self._engine.waiters.durable(opened, partition, offset)
+        await within(timeout, wait, f"wait for offset {offset} of {topic!r}")
 
     # Reading
 
@@ -338,17 +307,16 @@ class WalMessageQueue:
         self._check()
         if self._read_only:
             raise UsageError("a read-only queue cannot keep offsets: use replay()")
-        opened = self._topics.get(topic)
-        if opened is None:
-            raise self._not_open(topic)
-        self._changes.follow(opened)
-        subscription = Subscription(opened, name, start, self._changes)
+        engine = self._engine
+        opened = engine.topics.opened(topic)
+        engine.changes.follow(opened)
+        subscription = Subscription(opened, name, start, engine.changes)
         self._subscriptions.add(subscription)
         return subscription
 
     async def unsubscribe(self, topic: str, name: str) -> None:
         """Forget a subscriber and its offsets: retention waits for it no longer."""
-        opened = await self._topic(topic)
+        opened = await self._engine.topics.open(topic)
         check_name("subscriber", name)
         async with self.subscribe(topic, name):
             await asyncio.to_thread(TopicFile(self.store, topic).remove_subscriber, name)
@@ -365,7 +333,7 @@ class WalMessageQueue:
         partition: int | None = None,
     ) -> AsyncIterator[Record]:
         """The durable records between two positions, partition by partition. Commits nothing."""
-        opened = await self._topic(topic)
+        opened = await self._engine.topics.open(topic)
         numbers = range(opened.state.partitions) if partition is None else [partition]
         for number in numbers:
             reader = opened.reader(number)
@@ -386,7 +354,7 @@ class WalMessageQueue:
         end: Position = "latest",
     ) -> pa.Table:
         """A range of a partition as an Arrow table, with no Python object per record."""
-        opened = await self._topic(topic)
+        opened = await self._engine.topics.open(topic)
         reader = opened.reader(partition)
         first = await asyncio.to_thread(resolve, reader, start)
         stop = await asyncio.to_thread(resolve, reader, end)
@@ -394,10 +362,29 @@ class WalMessageQueue:
 
     def statistics(self) -> QueueStatistics:
         """Counts and positions of all open topics, and of the store."""
-        topics = {name: topic_statistics(topic) for name, topic in self._topics.items()}
+        topics = {name: topic_statistics(topic) for name, topic in self._opened.items()}
         return QueueStatistics(topics, self.store.statistics())
 
+    # Care
+
+    async def retention(self, topic: str) -> Sequence[RetentionInfo]:
+        """What each partition of a topic holds, and what keeps it from holding less."""
+        engine = self._engine
+        opened = await engine.topics.open(topic)
+        return await asyncio.to_thread(engine.maintenance.info, opened)
+
+    async def maintain(self) -> Sequence[MaintenanceReport]:
+        """Run retention, compaction and tiering now; they also run by themselves now and then."""
+        return await asyncio.to_thread(self._engine.maintenance.run)
+
     # Inside
+
+    @property
+    def _engine(self) -> Engine:
+        self._check()
+        if self._running is None:
+            raise UsageError("open the queue first: async with WalMessageQueue(...) as queue")
+        return self._running
 
     def _own(
         self, store: PersistentBackingStore | str | os.PathLike[str]
@@ -413,130 +400,16 @@ class WalMessageQueue:
         if self._refusal is not None:
             raise self._refusal
 
-    def _not_open(self, topic: str) -> PenstockError:
-        self._check()
-        check_name("topic", topic)
-        return UnknownTopic(
-            f"topic {topic!r} is not open here: call `await queue.create_topic({topic!r})` first",
-            topic=topic,
-        )
-
-    async def _topic(self, name: str, config: TopicConfig | None = None) -> OpenTopic:
-        """The open topic; opened in a thread, once, however many ask at the same time."""
-        self._check()
-        if self._around is None:
-            raise UsageError("open the queue first: async with WalMessageQueue(...) as queue")
-        if name in self._topics:
-            return self._topics[name]
-        task = self._opening.get(name)
-        if task is None:
-            task = asyncio.create_task(self._open_topic(name, config))
-            self._opening[name] = task
-            task.add_done_callback(lambda _: self._opening.pop(name, None))
-        return await asyncio.shield(task)
-
-    async def _open_topic(self, name: str, config: TopicConfig | None) -> OpenTopic:
-        around = self._around
-        assert around is not None
-        state = await asyncio.to_thread(self._find_topic, name, config)
-        opened = await asyncio.to_thread(OpenTopic, state, around, self._on_commit)
-        if self._read_only:
-            opened.writer.refuse_from_now_on(UsageError("the queue was opened read-only"))
-        self._topics[name] = opened
-        return opened
-
-    def _find_topic(self, name: str, config: TopicConfig | None) -> TopicState:
-        file = TopicFile(self.store, name)
-        if file.exists() or self._read_only or (config is None and not self._auto_create):
-            return file.read()
-        return file.create((config or self._defaults).check(), self._system.clock.time_ms())
-
-    def _commit_all(self) -> None:
-        for topic in self._topics.values():
-            topic.writer.commit()
-            topic.writer.sync()
-
-    async def _on_worker(self, job: Callable[[], None]) -> None:
-        """Run a job on the commit worker and wait for it."""
-        around = self._around
-        assert around is not None
-        done: asyncio.Future[None] = around.loop.create_future()
-
-        def run() -> None:
-            job()
-            _call(around.loop, lambda: _set(done))
-
-        around.worker.submit(run)
-        await done
-
-    def _on_commit(self, topic: OpenTopic, done: Sequence[Receipt | PublishedRow]) -> None:
-        """On the worker: wake the loop, once for all that was committed together."""
-        _call(topic.around.loop, lambda: self._committed(topic, done))
-
-    def _committed(self, topic: OpenTopic, done: Sequence[Receipt | PublishedRow]) -> None:
-        topic.note_commits()
-        for one in done:
-            one.resolve()
-        self._changes.wake(topic.name)
-        self._wake_durable()
-        waiters, self._room_waiters = self._room_waiters, []
-        for waiter in waiters:
-            _set(waiter)
-
-    def _wake_durable(self) -> None:
-        still = []
-        for item in self._durable_waiters:
-            topic, partition, offset, waiter = item
-            poison = topic.logs[partition].poison
-            if waiter.done():
-                continue
-            if topic.durable[partition] > offset:
-                waiter.set_result(None)
-            elif poison is not None:
-                waiter.set_exception(poison)
-            else:
-                still.append(item)
-        self._durable_waiters = still
-
-    async def _within(
-        self, timeout: float, operation: Callable[[], Awaitable[_T]], what: str
-    ) -> _T:
-        try:
-            async with asyncio.timeout(timeout):
-                return await operation()
-        except TimeoutError:
-            raise late(what, timeout) from None
-
     def abandon_after_fork(self) -> None:
         """In a forked child: refuse every call, and let go of the parent's files."""
         self._refusal = Forked(
             "this queue was opened before fork(): open a new one in the child process"
         )
-        for topic in self._topics.values():
+        for topic in self._opened.values():
             topic.writer.refuse_from_now_on(self._refusal)
-        for store in self._owned:
-            store.abandon_after_fork()
-
-
-def _set(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
-
-
-def _call(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
-    # A loop that is closed has nobody left to tell.
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(callback)
-
-
-def _combined(topic: str, receipts: Sequence[Receipt]) -> BatchAcknowledgement:
-    """One acknowledgement for several batches."""
-    ranges: dict[int, tuple[int, int]] = {}
-    for receipt in receipts:
-        for partition, (first, end) in receipt.acknowledgement().ranges.items():
-            ranges[partition] = (min(first, ranges.get(partition, (first,))[0]), end)
-    durable = all(receipt.acknowledgement().durable for receipt in receipts)
-    return BatchAcknowledgement(topic, sum(one.count for one in receipts), ranges, durable)
+        for store in (self.store, self.tier):
+            if store is not None:
+                store.abandon_after_fork()
 
 
 def _abandon_all() -> None:

@@ -33,6 +33,16 @@ class BatchAcknowledgement:
     durable: bool
 
 
+def combined(topic: str, receipts: Sequence[Receipt]) -> BatchAcknowledgement:
+    """One acknowledgement for several batches."""
+    ranges: dict[int, tuple[int, int]] = {}
+    for receipt in receipts:
+        for partition, (first, end) in receipt.acknowledgement().ranges.items():
+            ranges[partition] = (min(first, ranges.get(partition, (first,))[0]), end)
+    durable = all(receipt.acknowledgement().durable for receipt in receipts)
+    return BatchAcknowledgement(topic, sum(one.count for one in receipts), ranges, durable)
+
+
 class Placement(NamedTuple):
     """The records of a batch that went to one partition."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Self
@@ -12,10 +12,11 @@ from typing import Literal, Self
 from penstock.errors import Closed, DamagedFile, DeadlineExceeded, InvalidOption, SubscriberBusy
 from penstock.log.changes import Changes
 from penstock.log.names import check_name
-from penstock.log.offsets import OffsetFile
+from penstock.log.offsets import LOCK_TIMEOUT_SECONDS, OffsetFile
 from penstock.log.open_topic import OpenTopic
 from penstock.log.reader import Cursor, PartitionReader
 from penstock.log.records import Record
+from penstock.log.sealed import maintenance
 from penstock.log.topic import TopicFile
 
 Position = int | datetime | Literal["earliest", "latest"]
@@ -184,15 +185,22 @@ class Subscription:
 
     def _find_places(self) -> None:
         file = TopicFile(self._topic.around.store, self.topic)
-        known = file.read().subscribers.get(self.name)
-        if known is None:
-            starts = {place.number: self._resolve(place, self._start) for place in self._places}
+        if self.name not in file.read().subscribers:
+            self._register(file)
+        for place in self._places:
+            place.move(self._resume(place))
+
+    def _register(self, file: TopicFile) -> None:
+        """Choose where to start, and let retention wait for this subscriber from now on."""
+        store = self._topic.around.store
+        with ExitStack() as held:
+            for place in self._places:
+                # Retention holds the same lock: what is chosen here is not about to go.
+                held.enter_context(maintenance(store, place.reader.keys, LOCK_TIMEOUT_SECONDS))
+            starts = {place.number: resolve(place.reader, self._start) for place in self._places}
             # The offsets first: a registered subscriber without them is damage.
             self._seek(self._places, self._start)
             file.add_subscriber(self.name, starts)
-            return
-        for place in self._places:
-            place.move(self._resume(place))
 
     def _resume(self, place: _Place) -> int:
         committed = place.offsets.read()

@@ -1,0 +1,68 @@
+"""What runs while a queue is open: its topics, its commit worker, its bells and its maintenance."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from penstock.errors import PenstockError
+from penstock.log.changes import Changes
+from penstock.log.deadlines import Deadlines
+from penstock.log.maintenance import Maintenance
+from penstock.log.open_topic import OpenTopic, Surroundings
+from penstock.log.receipts import PublishedRow, Receipt
+from penstock.log.topic import TopicConfig
+from penstock.log.topics import Topics
+from penstock.log.waiting import CommitWaiters, call_soon, set_done
+
+
+class Engine:
+    """The running parts of a queue, on one event loop."""
+
+    def __init__(self, around: Surroundings, defaults: TopicConfig, *, auto_create: bool) -> None:
+        self.around = around
+        self.topics = Topics(around, defaults, self._on_commit, auto_create=auto_create)
+        self.changes = Changes(around.store, around.loop)
+        self.deadlines = Deadlines(around.loop)
+        self.waiters = CommitWaiters(around.loop)
+        self.maintenance = Maintenance(around, lambda: self.topics)
+
+    async def commit(self) -> None:
+        """Write and sync everything that was accepted before this call."""
+        await self._on_worker(self.topics.commit)
+
+    async def drain(self, refusal: PenstockError) -> None:
+        """Take nothing more, write and sync what was accepted, stop the threads."""
+        await self.topics.refuse_from_now_on(refusal)
+        await asyncio.to_thread(self.maintenance.close)
+        await self.commit()
+        await asyncio.to_thread(self.around.worker.close)
+        await asyncio.to_thread(self.topics.close)
+
+    def stop(self) -> None:
+        """Let all waits end."""
+        self.changes.close()
+        self.deadlines.close()
+
+    async def _on_worker(self, job: Callable[[], None]) -> None:
+        """Run a job on the commit worker and wait for it."""
+        loop = self.around.loop
+        done: asyncio.Future[None] = loop.create_future()
+
+        def run() -> None:
+            job()
+            call_soon(loop, lambda: set_done(done))
+
+        self.around.worker.submit(run)
+        await done
+
+    def _on_commit(self, topic: OpenTopic, done: Sequence[Receipt | PublishedRow]) -> None:
+        """On the worker: wake the loop, once for all that was committed together."""
+        call_soon(self.around.loop, lambda: self._committed(topic, done))
+
+    def _committed(self, topic: OpenTopic, done: Sequence[Receipt | PublishedRow]) -> None:
+        topic.note_commits()
+        for one in done:
+            one.resolve()
+        self.changes.wake(topic.name)
+        self.waiters.committed()

@@ -1,0 +1,119 @@
+"""The background work on sealed segments: retention, key compaction, moving to the tier.
+
+One thread of its own does it for all open topics of a queue, now and then and whenever it is
+asked. It never holds up a publisher or a reader. Trouble with one partition is reported and does
+not stop the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from penstock.errors import PenstockError
+from penstock.log.compaction import CompactionReport, Compactor
+from penstock.log.names import PartitionKeys
+from penstock.log.open_topic import OpenTopic, Surroundings
+from penstock.log.retention import (
+    RetentionClock,
+    RetentionInfo,
+    find_needs,
+    retain,
+    retention_info,
+)
+from penstock.log.tiering import TieringReport, move_sealed
+from penstock.log.topic import TopicFile, TopicState
+from penstock.system import Worker
+
+_log = logging.getLogger("penstock.log")
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceReport:
+    """What a round of maintenance did to one partition."""
+
+    topic: str
+    partition: int
+    segments_removed: int = 0
+    compaction: CompactionReport | None = None
+    tiering: TieringReport | None = None
+    error: PenstockError | None = None
+    """What kept the round from finishing; the next one tries again."""
+
+
+class Maintenance:
+    """Looks after the open topics of a queue. Blocking, but for ``start``."""
+
+    def __init__(self, around: Surroundings, topics: Callable[[], Iterable[OpenTopic]]) -> None:
+        self._around = around
+        self._topics = topics
+        self._clock = RetentionClock(around.system.clock)
+        self._compactors: dict[PartitionKeys, Compactor] = {}
+        self._worker: Worker | None = None
+        self._interval = 0.0
+
+    def start(self, interval: float) -> None:
+        """Run a round every so many seconds, on a thread of its own."""
+        self._interval = interval
+        self._worker = self._around.system.worker("penstock-maintenance")
+        self._worker.submit_after(interval, self._round)
+
+    def close(self) -> None:
+        """Finish the round at hand and stop."""
+        if self._worker is not None:
+            self._worker.close()
+
+    def run(self) -> list[MaintenanceReport]:
+        """One round over all partitions of all open topics."""
+        return [report for topic in list(self._topics()) for report in self._tend(topic)]
+
+    def info(self, topic: OpenTopic) -> list[RetentionInfo]:
+        """What each partition of a topic holds, and what keeps it from holding less."""
+        state = self._state(topic)
+        return [self._info(topic, state, log.keys) for log in topic.logs]
+
+    def _round(self) -> None:
+        for report in self.run():
+            if report.error is not None:
+                where = f"{report.topic}/{report.partition}"
+                _log.warning("maintenance of %s: %s", where, report.error)
+        if self._worker is not None:
+            self._worker.submit_after(self._interval, self._round)
+
+    def _state(self, topic: OpenTopic) -> TopicState:
+        """The topic as it is on disk: other processes register subscribers too."""
+        return TopicFile(self._around.store, topic.name).read()
+
+    def _tend(self, topic: OpenTopic) -> list[MaintenanceReport]:
+        reports = [self._tend_partition(topic, number) for number in range(len(topic.logs))]
+        try:
+            topic.writer.reject_while_full(any(info.full for info in self.info(topic)))
+        except PenstockError as error:
+            reports.append(MaintenanceReport(topic.name, 0, error=error))
+        return reports
+
+    def _tend_partition(self, topic: OpenTopic, number: int) -> MaintenanceReport:
+        around = self._around
+        keys = topic.keys(number)
+        try:
+            removed = retain(topic.reader(number), around.store, around.tier, self._clock.now_ms())
+            compaction = self._compact(topic, keys)
+            tiering = move_sealed(around.store, keys, around.tier) if around.tier else None
+        except PenstockError as error:
+            return MaintenanceReport(topic.name, number, error=error)
+        return MaintenanceReport(topic.name, number, removed, compaction, tiering)
+
+    def _compact(self, topic: OpenTopic, keys: PartitionKeys) -> CompactionReport | None:
+        config = self._state(topic).config
+        if not config.compact_keys:
+            return None
+        around = self._around
+        compactor = self._compactors.setdefault(keys, Compactor(around.store, keys, around.tier))
+        now = self._clock.now_ms()
+        return compactor.run(now, config.retention.age_ms_max) if compactor.is_due(now) else None
+
+    def _info(self, topic: OpenTopic, state: TopicState, keys: PartitionKeys) -> RetentionInfo:
+        needs = find_needs(self._around.store, state, keys.partition)
+        now = self._clock.now_ms()
+        return retention_info(topic.reader(keys.partition), state.config.retention, needs, now)
