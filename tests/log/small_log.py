@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from random import Random
+from typing import Any
 
 from penstock.log.codec import Codec
 from penstock.log.columns import Columns
@@ -45,7 +46,7 @@ class SmallLog:
         config: TopicConfig | None = None,
     ) -> None:
         self.store = store if store is not None else MemoryStore()
-        self.tier = tier
+        self.tier: Any = tier
         self.clock = clock or VirtualClock()
         self.system = simulated_system(clock=self.clock)
         self.topic = TopicFile(self.store, TOPIC)

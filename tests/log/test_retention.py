@@ -136,6 +136,7 @@ def test_the_size_stays_below_the_limit_and_one_segment(tmp_path, when_full):
     log = SmallLog(store)
     files = log.subscribe("billing")
     retention = Retention(bytes_max=limit, when_full=when_full)
+    held = info(log, retention)
     for _ in range(50):
         files.commit(log.head().next_offset, 0)
         log.roll()
