@@ -15,6 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -22,6 +23,7 @@ from penstock.inotify import InotifyWatch
 
 Buffer = bytes | bytearray | memoryview
 
+HELPERS_MAX = 8
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 BUFFERS_MAX = 1_024
@@ -253,7 +255,10 @@ class Worker(Protocol):
         ...
 
     def run_all(self, jobs: Sequence[Job]) -> None:
-        """Run the jobs, side by side if that helps, and return when all are done; jobs may raise."""
+        """Run the jobs, side by side if that helps, and return when all are done.
+
+        Only the job at hand calls it. If one of the jobs raises, so does this.
+        """
         ...
 
     def close(self) -> None:
@@ -270,6 +275,7 @@ class ThreadWorker:
         self._delayed: list[tuple[float, int, Job]] = []
         self._ticket = itertools.count()
         self._closing = False
+        self._helpers: ThreadPoolExecutor | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -284,15 +290,13 @@ class ThreadWorker:
             self._wake.notify()
 
     def run_all(self, jobs: Sequence[Job]) -> None:
-        failures: list[BaseException] = []
-        threads = [threading.Thread(target=_guard, args=(job, failures)) for job in jobs[1:]]
-        for thread in threads:
-            thread.start()
-        _guard(jobs[0], failures)
-        for thread in threads:
-            thread.join()
-        if failures:
-            raise failures[0]
+        if len(jobs) > 1 and self._helpers is None:
+            self._helpers = ThreadPoolExecutor(HELPERS_MAX, f"{self._thread.name}-helper")
+        others = [self._helpers.submit(job) for job in jobs[1:]] if self._helpers else []
+        for job in jobs[:1]:
+            job()
+        for other in others:
+            other.result()
 
     def close(self) -> None:
         with self._wake:
@@ -300,6 +304,8 @@ class ThreadWorker:
             self._wake.notify()
         if threading.current_thread() is not self._thread:
             self._thread.join()
+        if self._helpers is not None:
+            self._helpers.shutdown()
 
     def _run(self) -> None:
         while jobs := self._next_jobs():
@@ -324,13 +330,6 @@ class ThreadWorker:
 
     def _until_next(self) -> float | None:
         return max(0.0, self._delayed[0][0] - time.monotonic()) if self._delayed else None
-
-
-def _guard(job: Job, failures: list[BaseException]) -> None:
-    try:
-        job()
-    except BaseException as failure:
-        failures.append(failure)
 
 
 @dataclass(frozen=True)

@@ -260,7 +260,8 @@ class TopicWriter:
         try:
             drafts = [self._draft(parcel.columns) for parcel in parcels]
             appended = self._logs[partition].append(drafts, sync=sync)
-        except (PenstockError, OSError) as error:
+        except Exception as error:
+            # Whatever it is, the publishers hear of it and the worker lives on.
             self._fail(partition, parcels, error)
             return
         self._unsynced[partition] = 0 if sync else self._unsynced[partition] + records
