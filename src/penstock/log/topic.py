@@ -1,12 +1,14 @@
 """What a topic is: partitions, durability, retention, subscribers; and the file that says so.
 
 ``topic.json`` is replaced as a whole, atomically, so it is never torn: a wrong checksum is
-damage. The generation before stands in the same file, for ``repair()``.
+damage. The generation before stands in the same file with a checksum of its own, for ``repair()``.
 """
 
 from __future__ import annotations
 
 import enum
+import json
+import re
 from typing import Any
 
 import msgspec
@@ -154,7 +156,10 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
         return self.epochs[-1].partitions
 
 
-_NONE = b"null"
+class _Generation(msgspec.Struct, kw_only=True):
+    generation: int
+    checksum: int
+    topic: msgspec.Raw
 
 
 class _Document(msgspec.Struct, kw_only=True):
@@ -162,11 +167,19 @@ class _Document(msgspec.Struct, kw_only=True):
     generation: int
     checksum: int
     topic: msgspec.Raw
-    previous: msgspec.Raw = msgspec.Raw(_NONE)
+    previous: _Generation | None = None
+    """The generation before, with its own checksum: damage to one never spoils the other."""
 
 
-def _checksum(generation: int, topic: bytes, previous: bytes) -> int:
-    return crc32c(b"%d %s %s" % (generation, topic, previous))
+def _checksum(generation: int, topic: bytes) -> int:
+    return crc32c(b"%d %s" % (generation, topic))
+
+
+def _is_sound(one: _Generation | _Document) -> bool:
+    return _checksum(one.generation, bytes(one.topic)) == one.checksum
+
+
+_GENERATION = re.compile(rb'"generation":(\d{1,19}),"checksum":(\d{1,10}),"topic":')
 
 
 class TopicFile:
@@ -199,21 +212,21 @@ class TopicFile:
     def add_subscriber(self, name: str, starts: dict[int, int]) -> TopicState:
         """Register a subscriber, so that retention waits for it."""
         with self._lock():
-            generation, state, raw = self._read()
+            document, state = self._read()
             if name in state.subscribers:
                 return state
             subscribers = {**state.subscribers, name: starts}
             changed = msgspec.structs.replace(state, subscribers=subscribers)
-            self._write(generation + 1, changed, raw)
+            self._write(document.generation + 1, changed, document)
             return changed
 
     def remove_subscriber(self, name: str) -> TopicState:
         """Forget a subscriber: retention waits for it no longer."""
         with self._lock():
-            generation, state, raw = self._read()
+            document, state = self._read()
             subscribers = {key: at for key, at in state.subscribers.items() if key != name}
             changed = msgspec.structs.replace(state, subscribers=subscribers)
-            self._write(generation + 1, changed, raw)
+            self._write(document.generation + 1, changed, document)
             return changed
 
     def change_config(self, **changes: Any) -> TopicState:
@@ -221,21 +234,37 @@ class TopicFile:
         if "partitions" in changes:
             raise InvalidOption("partitions are fixed at creation; they change by epochs")
         with self._lock():
-            generation, state, raw = self._read()
+            document, state = self._read()
             config = msgspec.structs.replace(state.config, **changes).check()
             changed = msgspec.structs.replace(state, config=config)
-            self._write(generation + 1, changed, raw)
+            self._write(document.generation + 1, changed, document)
             return changed
 
-    def restore_previous(self) -> TopicState:
-        """Go back to the generation before, for repair."""
+    def generations(self) -> list[tuple[int, TopicState]]:
+        """Every sound generation in the file, the newest first; for repair.
+
+        It also finds one in a file that is no JSON any more.
+        """
+        data = self._store.read(self.key)
+        found: list[tuple[int, TopicState]] = []
+        for match in _GENERATION.finditer(data):
+            raw = _first_object(data[match.end() :])
+            if _checksum(int(match[1]), raw) == int(match[2]):
+                found.append((int(match[1]), self._decode_state(raw)))
+        return sorted(found, key=lambda one: one[0], reverse=True)
+
+    def restore(self, generation: int, state: TopicState) -> None:
+        """Write the topic anew, for repair; the generation is one that nobody has seen."""
         with self._lock():
-            document = self._decode_document(self._store.read(self.key))
-            if bytes(document.previous) == _NONE:
-                raise self._damage("there is no generation before this one")
-            state = self._decode_state(bytes(document.previous))
-            self._write(document.generation + 1, state)
-            return state
+            self._write(generation, state)
+
+    def is_as_written(self) -> bool:
+        """Whether the file has not one byte that this release would not have written."""
+        data = self._store.read(self.key)
+        document = self._decode_document(data)
+        previous = document.previous
+        whole = _is_sound(document) and (previous is None or _is_sound(previous))
+        return whole and msgspec.json.encode(document) + b"\n" == data
 
     def _lock(self) -> Any:
         return self._store.lock(f"topics/{self._topic}/lock", LOCK_TIMEOUT_SECONDS)
@@ -250,7 +279,7 @@ class TopicFile:
                     name=self._topic,
                 )
 
-    def _read(self) -> tuple[int, TopicState, bytes]:
+    def _read(self) -> tuple[_Document, TopicState]:
         try:
             data = self._store.read(self.key)
         except KeyNotFound:
@@ -259,10 +288,9 @@ class TopicFile:
                 topic=self._topic,
             ) from None
         document = self._decode_document(data)
-        raw = bytes(document.topic)
-        if _checksum(document.generation, raw, bytes(document.previous)) != document.checksum:
+        if not _is_sound(document):
             raise self._damage("the checksum is wrong")
-        return document.generation, self._decode_state(raw), raw
+        return document, self._decode_state(bytes(document.topic))
 
     def _decode_document(self, data: bytes) -> _Document:
         try:
@@ -283,14 +311,14 @@ class TopicFile:
         except msgspec.MsgspecError as cause:
             raise self._damage(str(cause)) from cause
 
-    def _write(self, generation: int, state: TopicState, previous: bytes = _NONE) -> None:
+    def _write(self, generation: int, state: TopicState, previous: _Document | None = None) -> None:
         raw = msgspec.json.encode(state)
         document = _Document(
             format=FORMAT,
             generation=generation,
-            checksum=_checksum(generation, raw, previous),
+            checksum=_checksum(generation, raw),
             topic=msgspec.Raw(raw),
-            previous=msgspec.Raw(previous),
+            previous=None if previous is None else _without_previous(previous),
         )
         self._store.write(self.key, msgspec.json.encode(document) + b"\n")
 
@@ -301,6 +329,21 @@ class TopicFile:
             file=self.key,
             reason=reason,
         )
+
+
+def _without_previous(document: _Document) -> _Generation:
+    return _Generation(
+        generation=document.generation, checksum=document.checksum, topic=document.topic
+    )
+
+
+def _first_object(data: bytes) -> bytes:
+    """The JSON value that the bytes start with, or nothing."""
+    try:
+        # Latin-1, so that places in the text are places in the bytes.
+        return data[: json.JSONDecoder().raw_decode(data.decode("latin-1"))[1]]
+    except json.JSONDecodeError:
+        return b""
 
 
 def list_topics(store: PersistentBackingStore) -> list[str]:
