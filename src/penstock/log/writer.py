@@ -228,12 +228,15 @@ class TopicWriter:
         for partition, log in enumerate(self._logs):
             if self._unsynced[partition] and log.poison is None:
                 self._try_sync(partition, log)
+            if self._unsynced[partition] and log.poison is None:
+                self._schedule_sync()
         self._on_commit(())
 
     def _try_sync(self, partition: int, log: PartitionLog) -> None:
         try:
             log.sync()
         except (PenstockError, OSError):
+            # Poisoned, and then callers hear of it; or locked for too long, and it is tried again.
             self._caches[partition].clear()
         else:
             self._unsynced[partition] = 0
@@ -268,7 +271,11 @@ class TopicWriter:
         for parcel, base_offset in zip(parcels, appended.base_offsets, strict=True):
             placed = Placement(partition, parcel.places, base_offset, appended.timestamp, sync)
             self._place(parcel, placed)
-        if not sync and not self._sync_scheduled:
+        if not sync:
+            self._schedule_sync()
+
+    def _schedule_sync(self) -> None:
+        if not self._sync_scheduled:
             self._sync_scheduled = True
             self._worker.submit_after(self.config.fsync_interval_ms / 1000, self.sync)
 

@@ -38,9 +38,14 @@ class _Handle:
         # Whoever made the file may have died before it synced the name: each handle syncs it once.
         self.name_synced = False
 
+    def close(self) -> None:
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            with suppress(OSError):
+                self._files.close(descriptor)
+
     def __del__(self) -> None:
-        with suppress(OSError):
-            self._files.close(self.descriptor)
+        self.close()
 
 
 class DirectoryStore(PersistentBackingStore):
@@ -113,7 +118,7 @@ class DirectoryStore(PersistentBackingStore):
         try:
             self._files.unlink(path)
             self._files.sync_directory(os.path.dirname(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return
         except OSError as cause:
             self._fail("delete", key, cause)
@@ -131,7 +136,13 @@ class DirectoryStore(PersistentBackingStore):
             self._fail("list", prefix, cause)
 
     def exists(self, key: str) -> bool:
-        return self._files.exists(self._path(key))
+        try:
+            self._current(key)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return False
+        except OSError as cause:
+            self._fail("look at", key, cause)
+        return True
 
     def size(self, key: str) -> int:
         try:
@@ -216,6 +227,9 @@ class DirectoryStore(PersistentBackingStore):
         # hold those locks when the parent dies.
         self._mutex = threading.Lock()
         self._locks = {}
+        # A thread of the parent that held a handle is gone, but its reference is not: close.
+        for handle in self._handles.values():
+            handle.close()
         self._handles.clear()
         self._closed = True
 
@@ -274,8 +288,7 @@ class DirectoryStore(PersistentBackingStore):
         clock = self._system.clock
         pause = LOCK_POLL_SECONDS_MIN
         try:
-            handle, _ = self._current(key, create=True)
-            while not self._files.try_lock(handle.descriptor):
+            while (handle := self._try_lock(key)) is None:
                 if clock.monotonic() >= deadline:
                     raise self._lock_timeout(key, timeout)
                 clock.sleep(pause)
@@ -283,6 +296,16 @@ class DirectoryStore(PersistentBackingStore):
         except OSError as cause:
             self._fail("lock", key, cause)
         return handle
+
+    def _try_lock(self, key: str) -> _Handle | None:
+        handle, _ = self._current(key, create=True)
+        if not self._files.try_lock(handle.descriptor):
+            return None
+        if self._files.status(handle.descriptor).links:
+            return handle
+        # Deleted between open and lock: the lock of a file without a name keeps nobody out.
+        self._files.unlock(handle.descriptor)
+        return None
 
     def _lock_timeout(self, key: str, timeout: float) -> DeadlineExceeded:
         return DeadlineExceeded(
@@ -327,7 +350,9 @@ class DirectoryStore(PersistentBackingStore):
                 yield key
 
     def _fail(self, verb: str, key: str, cause: OSError) -> NoReturn:
-        if isinstance(cause, FileNotFoundError | NotADirectoryError):
+        if isinstance(cause, DeadlineExceeded):  # a TimeoutError, and so an OSError
+            raise cause
+        if isinstance(cause, FileNotFoundError | NotADirectoryError | IsADirectoryError):
             raise KeyNotFound(f"no such key: {key}", key=key) from cause
         raise StoreFailed(
             f"cannot {verb} {key} in {self.path}: {cause.strerror or cause}",
