@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from penstock.errors import StorageError
+from penstock.errors import PenstockError, StorageError
 from penstock.log.open_topic import OpenTopic
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import Watch
@@ -28,6 +28,8 @@ class Changes:
         self._watch: Watch | None = None
         self._topics: dict[str, OpenTopic] = {}
         self._tickets: dict[str, int] = {}
+        self._unread: set[str] = set()
+        """Topics whose heads could not be read when they changed."""
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
 
     def follow(self, topic: OpenTopic) -> None:
@@ -52,7 +54,14 @@ class Changes:
         return self._tickets.get(topic, 0)
 
     async def wait(self, topic: str, ticket: int) -> None:
-        """Return when the bell has rung since the ticket was drawn."""
+        """Return when the bell has rung since the ticket was drawn.
+
+        Raises when the heads of the topic cannot be read: nobody knows then what there is.
+        """
+        if topic in self._unread:
+            await asyncio.to_thread(self._topics[topic].refresh)
+            self._unread.discard(topic)
+            self.wake(topic)
         pause = POLL_SECONDS_MIN
         while self.ticket(topic) == ticket:
             waiter = self._loop.create_future()
@@ -94,7 +103,13 @@ class Changes:
         self._watch.drain()
         for name, topic in self._topics.items():
             # A local store's heads are in the page cache: a few microseconds each.
-            if topic.refresh():
+            try:
+                moved = topic.refresh()
+            except PenstockError:
+                # The subscriptions look again, and raise if it is still so.
+                self._unread.add(name)
+                moved = True
+            if moved:
                 self.wake(name)
 
 

@@ -1,0 +1,503 @@
+"""What the crash tests share: writers to kill, a ledger of promises, disks to cut."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import random
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+import pytest
+
+from penstock.log.queue import WalMessageQueue
+from penstock.log.records import Record
+from penstock.log.topic import TopicConfig
+from tests.crash import writer as program
+from tests.crash.writer import FRAME, Kind, Spec
+
+PROGRAM = Path(program.__file__)
+F_SETPIPE_SZ = 1031
+DEADLINE_SECONDS = 50.0
+
+
+def seed_of(request: pytest.FixtureRequest) -> int:
+    """The seed of a run: PENSTOCK_SEED, or a new one that is printed with the test's name."""
+    chosen = os.environ.get("PENSTOCK_SEED")
+    seed = int(chosen) if chosen else random.SystemRandom().randrange(1 << 32)
+    print(f"{request.node.name}: PENSTOCK_SEED={seed}")
+    return seed
+
+
+# --------------------------------------------------------------------------------------- writers
+
+
+@dataclass
+class Frame:
+    """One thing that a writer said."""
+
+    kind: Kind
+    writer: int
+    partition: int
+    a: int
+    b: int
+    c: int
+    time: float
+
+
+class Child:
+    """A writer in a process of its own, and what it has said so far."""
+
+    def __init__(self, spec: Spec, pid: int, pipe: int) -> None:
+        self.spec = spec
+        self.pid = pid
+        self.pipe = pipe
+        self.frames: list[Frame] = []
+        self.ended = False
+        self._rest = b""
+
+    def drain(self) -> None:
+        """Take in what is in the pipe now; never blocks."""
+        while not self.ended and select.select([self.pipe], [], [], 0)[0]:
+            data = os.read(self.pipe, 1 << 20)
+            self.ended = not data
+            data = self._rest + data
+            whole = len(data) - len(data) % FRAME.size
+            self._rest = data[whole:]
+            for numbers in FRAME.iter_unpack(data[:whole]):
+                self.frames.append(Frame(Kind(numbers[0]), *numbers[1:]))
+
+    def said(self, *kinds: Kind) -> list[Frame]:
+        return [frame for frame in self.frames if frame.kind in kinds]
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def listen(children: Sequence[Child], seconds: float, *, until: Sequence[Kind] = ()) -> None:
+    """Take in what the children say for so long, or until one says one of these, or all ended."""
+    deadline = time.monotonic() + seconds
+    while alive := [child for child in children if not child.ended]:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return
+        ready = select.select([child.pipe for child in alive], [], [], left)[0]
+        for child in alive:
+            if child.pipe in ready:
+                seen = len(child.frames)
+                child.drain()
+                if any(frame.kind in until for frame in child.frames[seen:]):
+                    return
+
+
+class Nursery:
+    """A process without threads that forks writers: a few milliseconds each."""
+
+    def __enter__(self) -> Self:
+        self._link, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, str(PROGRAM), "nursery", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=environment(),
+            )
+        self._children: dict[int, Child] = {}
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for child in list(self._children.values()):
+            self.kill(child)
+        self._link.close()
+        self._process.wait(DEADLINE_SECONDS)
+
+    def start(self, spec: Spec) -> Child:
+        ours, theirs = os.pipe()
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(ours, F_SETPIPE_SZ, 1 << 20)
+        socket.send_fds(self._link, [f"fork {spec.encode()}".encode()], [theirs])
+        os.close(theirs)
+        child = Child(spec, int(self._link.recv(64)), ours)
+        self._children[child.pid] = child
+        return child
+
+    def wait(self, child: Child) -> int:
+        """Hear the child out and wait until it is gone; its exit code, or minus the signal."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not child.ended:
+            assert time.monotonic() < deadline, f"{child.spec} does not end"
+            listen([child], 1.0)
+        self._link.sendall(f"wait {child.pid}".encode())
+        status = int(self._link.recv(64))
+        del self._children[child.pid]
+        os.close(child.pipe)
+        return os.waitstatus_to_exitcode(status)
+
+    def kill(self, child: Child) -> int:
+        child.kill()
+        return self.wait(child)
+
+
+def environment() -> dict[str, str]:
+    # The same source as the test's own, wherever that was found.
+    places = [str(PROGRAM.parents[2]), *filter(None, sys.path)]
+    return {**os.environ, "PYTHONPATH": ":".join(places), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def run_under_strace(spec: Spec, options: Sequence[str], trace: Path) -> tuple[Child, int]:
+    """Run a writer in an interpreter of its own under strace, to its end."""
+    command = ["strace", "-f", "-qq", "--seccomp-bpf", "-o", str(trace), *options]
+    process = subprocess.Popen(
+        [*command, sys.executable, str(PROGRAM), "write", spec.encode()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    child = Child(spec, process.pid, process.stdout.fileno())
+    with process:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not child.ended:
+            listen([child], 1.0)
+            if time.monotonic() > deadline:
+                process.kill()
+                raise AssertionError(f"{spec} does not end under {options}")
+        errors = process.stderr.read().decode()
+    assert process.returncode != 4, errors
+    return child, process.returncode
+
+
+# ---------------------------------------------------------------------------------------- ledger
+
+
+@dataclass
+class Score:
+    """Counts for the line that a run prints."""
+
+    crashes: int = 0
+    acknowledged: int = 0
+    lost: int = 0
+    recovered: int = 0
+    """Records that were found though nobody was told about them; they are real ones."""
+    commits: int = 0
+    bytes_cut: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.crashes} crashes, {self.acknowledged} acknowledged, {self.lost} lost, "
+            f"{self.recovered} found unacknowledged, {self.commits} commits, "
+            f"{self.bytes_cut} bytes cut"
+        )
+
+
+@dataclass
+class Promise:
+    """An acknowledged record."""
+
+    writer: int
+    sequence: int
+    durable: bool
+    time: float
+
+
+@dataclass
+class Range:
+    """Records that were acknowledged together, and the parts of the partitions they are in."""
+
+    frame: Frame
+    numbers: range
+    places: list[tuple[int, int, int]]
+
+
+@dataclass
+class Ledger:
+    """Everything that the writers of one topic were promised, and what was found of it."""
+
+    path: Path
+    topic: str
+    config: dict[str, Any]
+    record_bytes: int = 0
+    score: Score = field(default_factory=Score)
+
+    def __post_init__(self) -> None:
+        self.partitions: int = self.config.get("partitions", 1)
+        self.tried: dict[int, int] = defaultdict(int)
+        self.promises: list[dict[int, Promise]] = [{} for _ in range(self.partitions)]
+        self.ranges: list[Range] = []
+        self.found: list[list[tuple[int, int]]] = [[] for _ in range(self.partitions)]
+        self.durable = [0] * self.partitions
+        self.committing: dict[tuple[str, int], int] = defaultdict(int)
+        self.committed: dict[tuple[str, int], int] = defaultdict(int)
+        self._seen: set[tuple[int, int]] = set()
+        self._newest: list[dict[int, int]] = [{} for _ in range(self.partitions)]
+        self._times = [0] * self.partitions
+        self.lost: list[Promise] = []
+        self._said = self._unsaid = 0
+
+    def take(self, child: Child) -> None:
+        """Write down what a writer said."""
+        frames = iter(child.frames)
+        subscriber = child.spec.subscriber
+        for frame in frames:
+            match frame.kind:
+                case Kind.TRYING:
+                    self.tried[frame.writer] = frame.a
+                case Kind.ACKNOWLEDGED:
+                    self._promise(frame)
+                case Kind.MANY:
+                    self.ranges.append(Range(frame, range(frame.a, frame.b), []))
+                    self._count(frame.b - frame.a)
+                case Kind.RANGE:
+                    self.ranges[-1].places.append((frame.partition, frame.a, frame.b))
+                case Kind.DURABLE:
+                    self.durable[frame.partition] = max(self.durable[frame.partition], frame.a)
+                case Kind.COMMITTING:
+                    self.committing[subscriber, frame.partition] = frame.a
+                case Kind.COMMITTED:
+                    self.committed[subscriber, frame.partition] = frame.a
+                    self.score.commits += 1
+        self.tried[child.spec.writer] = max(self.tried[child.spec.writer], 0)
+
+    def _promise(self, frame: Frame) -> None:
+        promises = self.promises[frame.partition]
+        assert frame.a not in promises, f"offset {frame.a} was given twice"
+        promises[frame.a] = Promise(frame.writer, frame.b, bool(frame.c), frame.time)
+        self._count(1)
+
+    def _count(self, acknowledged: int) -> None:
+        self._said += acknowledged
+        self.score.acknowledged += acknowledged
+
+    # After a crash
+
+    async def check(
+        self, queue: WalMessageQueue, *, again: bool = False, exact: bool = True
+    ) -> None:
+        """Compare the log with what was promised; ``again`` also reads what was read before.
+
+        With ``exact`` every promise must be kept. Without it (a power cut with a policy that does
+        not sync each record) only those that were said to be durable; the others are counted.
+        """
+        # The topic is made here when the first writer died before it could.
+        await queue.create_topic(self.topic, msgspec.convert(self.config, TopicConfig))
+        for report in await queue.recovery(self.topic):
+            self.score.bytes_cut += report.bytes_cut
+        for partition in range(self.partitions):
+            await self._check_partition(queue, partition, again=again, exact=exact)
+        self._check_ranges(exact=exact)
+
+    async def _check_partition(
+        self, queue: WalMessageQueue, partition: int, *, again: bool, exact: bool
+    ) -> None:
+        found = self.found[partition]
+        start = 0 if again else len(found)
+        expected = start
+        async for record in queue.replay(self.topic, start=start, partition=partition):
+            assert record.offset == expected, "a gap, or a record twice"
+            self._check_record(record, partition)
+            expected += 1
+        assert expected >= len(found), f"partition {partition} has become shorter"
+        assert expected >= self.durable[partition], "less is there than was durable"
+        self._settle_promises(partition, exact=exact)
+
+    def _check_record(self, record: Record, partition: int) -> None:
+        assert record.value is not None
+        assert record.partition == partition
+        writer, sequence = numbers = program.numbers_of(record.value)
+        assert record.value == program.value_of(writer, sequence, self.record_bytes), record
+        assert record.key == program.key_of(sequence)
+        assert dict(record.headers) == program.headers_of(sequence)
+        found = self.found[partition]
+        if record.offset < len(found):
+            assert found[record.offset] == numbers, "a record has changed its place"
+            return
+        assert sequence < self.tried[writer], f"{numbers} was never published"
+        assert numbers not in self._seen, f"{numbers} is there twice"
+        assert sequence > self._newest[partition].get(writer, -1), f"{numbers} is out of order"
+        assert record.timestamp >= self._times[partition], "time goes back"
+        self._seen.add(numbers)
+        self._newest[partition][writer] = sequence
+        self._times[partition] = record.timestamp
+        found.append(numbers)
+
+    def _settle_promises(self, partition: int, *, exact: bool) -> None:
+        found = self.found[partition]
+        promises = self.promises[partition]
+        for offset in list(promises):
+            promise = promises.pop(offset)
+            if offset < len(found) and found[offset] == (promise.writer, promise.sequence):
+                continue
+            assert not exact, f"lost: {promise} at {partition}/{offset} of {len(found)}"
+            assert not promise.durable, f"lost though durable: {promise} at {partition}/{offset}"
+            assert offset >= self.durable[partition], f"lost: {offset} below the durable offset"
+            self.lost.append(promise)
+            self.score.lost += 1
+
+    def _check_ranges(self, *, exact: bool) -> None:
+        for one in self.ranges:
+            frame = one.frame
+            there = {
+                numbers
+                for part, first, end in one.places
+                for numbers in self.found[part][first:end]
+            }
+            missing = [number for number in one.numbers if (frame.writer, number) not in there]
+            assert not (missing and exact), f"lost: {missing[:5]} of {one}"
+            assert not (missing and frame.c), f"lost though durable: {missing[:5]} of {one}"
+            self.score.lost += len(missing)
+            self.lost += [Promise(frame.writer, number, False, frame.time) for number in missing]
+        self.ranges.clear()
+
+    async def check_subscriber(self, queue: WalMessageQueue, name: str) -> None:
+        """The subscriber stands between what it has committed and what it was committing."""
+        async with queue.subscribe(self.topic, name) as subscription:
+            assert not subscription.damaged_offsets
+            for partition, position in subscription.positions().items():
+                done = self.committed[name, partition]
+                tried = max(done, self.committing[name, partition])
+                assert position in {done, tried}, f"{name} resumes at {position}, not at {done}"
+                self.committed[name, partition] = position
+                self.committing[name, partition] = position
+            if subscription.lag():
+                async for batch in subscription.batches(10):
+                    first = batch.records[0].offset
+                    assert first == self.committed[name, batch.partition]
+                    break
+
+    def check_now(
+        self, *, again: bool = False, exact: bool = True, subscribers: Sequence[str] = ()
+    ) -> None:
+        """Open the log, check everything, and publish one more record to show that it goes on."""
+        asyncio.run(self._check_now(again, exact, subscribers))
+        unsaid = len(self._seen) - self._said + len(self.lost)
+        self.score.recovered += unsaid - self._unsaid
+        self._unsaid = unsaid
+
+    async def _check_now(self, again: bool, exact: bool, subscribers: Sequence[str]) -> None:
+        async with WalMessageQueue(self.path) as queue:
+            await self.check(queue, again=again, exact=exact)
+            for name in subscribers:
+                await self.check_subscriber(queue, name)
+            await self._go_on(queue)
+
+    async def _go_on(self, queue: WalMessageQueue) -> None:
+        sequence = self.tried[0]
+        self.tried[0] += 1
+        acknowledged = await queue.publish(
+            self.topic,
+            program.value_of(0, sequence, self.record_bytes),
+            key=program.key_of(sequence),
+            headers=program.headers_of(sequence),
+            durable=True,
+        )
+        self._count(1)
+        assert acknowledged.durable
+        assert acknowledged.offset == len(self.found[acknowledged.partition])
+        await self._check_partition(queue, acknowledged.partition, again=False, exact=True)
+
+
+# ------------------------------------------------------------------------------------ real disks
+
+
+def need_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount a file system of its own")
+
+
+def need(program_name: str, package: str) -> str:
+    path = shutil.which(program_name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    if path is None:
+        pytest.skip(f"{program_name} is missing (Debian package {package})")
+    return path
+
+
+def command(*arguments: object) -> None:
+    done = subprocess.run([str(one) for one in arguments], capture_output=True, check=False)
+    assert done.returncode == 0, (arguments, done.stderr.decode())
+
+
+def is_mounted(folder: Path) -> bool:
+    return any(
+        line.split()[1] == str(folder) for line in Path("/proc/mounts").read_text().splitlines()
+    )
+
+
+def unmount(folder: Path) -> None:
+    if is_mounted(folder):
+        done = subprocess.run(["umount", str(folder)], capture_output=True, check=False)
+        if done.returncode:
+            subprocess.run(["umount", "--lazy", str(folder)], capture_output=True, check=False)
+
+
+@contextlib.contextmanager
+def mounted_tmpfs(folder: Path, size: str) -> Iterator[Path]:
+    """A file system in memory of a given size."""
+    need_root()
+    folder.mkdir(exist_ok=True)
+    command("mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "penstock-test", folder)
+    try:
+        yield folder
+    finally:
+        unmount(folder)
+
+
+SHUTDOWN = 0x8004587D
+"""EXT4_IOC_SHUTDOWN, which XFS calls GOINGDOWN."""
+WITHOUT_LOG_FLUSH = 2
+
+
+class Disk:
+    """A real file system in a file, whose power can be cut."""
+
+    def __init__(self, folder: Path, kind: str = "ext4", size_mib: int = 96) -> None:
+        need_root()
+        self.make = need(f"mkfs.{kind}", {"ext4": "e2fsprogs", "xfs": "xfsprogs"}[kind])
+        self.kind = kind
+        self.image = folder / f"{kind}.image"
+        self.root = folder / f"{kind}.mounted"
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.size_mib = size_mib
+
+    def __enter__(self) -> Self:
+        size = max(self.size_mib, 320) if self.kind == "xfs" else self.size_mib
+        with self.image.open("wb") as file:
+            file.truncate(size << 20)
+        options = ["-q", "-F"] if self.kind == "ext4" else ["-q", "-f"]
+        command(self.make, *options, self.image)
+        try:
+            self.mount()
+        except AssertionError as failure:
+            pytest.skip(f"cannot mount a loop device here: {failure}")
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        unmount(self.root)
+        self.image.unlink(missing_ok=True)
+
+    def mount(self, options: str = "loop") -> None:
+        command("mount", "-t", self.kind, "-o", options, self.image, self.root)
+
+    def cut(self) -> None:
+        """Cut the power: what is not on the disk, in files and in names, is lost."""
+        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.ioctl(descriptor, SHUTDOWN, struct.pack("I", WITHOUT_LOG_FLUSH))
+        finally:
+            os.close(descriptor)
+
+    def power_on(self) -> None:
+        command("umount", self.root)
+        self.mount()

@@ -1,0 +1,405 @@
+"""The process that is killed: it publishes, subscribes and commits, and says what it was promised.
+
+It runs in two ways. ``writer.py nursery`` is a small parent without threads that forks one writer for each
+request, which costs milliseconds instead of an interpreter's start. ``writer.py write SPEC`` is a
+writer by itself, to be run under strace. What a writer has to say goes to a pipe as frames: first
+what it is about to do, then, after the promise was given, what it was promised.
+"""
+
+import asyncio
+import contextlib
+import enum
+import json
+import os
+import random
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import msgspec
+
+from penstock.errors import PenstockError, Poisoned, StorageError, SubscriberBusy
+from penstock.log.queue import WalMessageQueue
+from penstock.log.subscription import Subscription
+from penstock.log.topic import TopicConfig
+from penstock.system import Buffer, OsFiles, System
+
+FILLER = random.Random(7).randbytes(64 * 1024)
+FRAME = struct.Struct("<BIIQQQd")
+
+
+class Kind(enum.IntEnum):
+    """What a frame says. The numbers are (partition, a, b, c) unless said otherwise."""
+
+    OPENED = enum.auto()
+    TRYING = enum.auto()  # a: the next sequence number behind those that are about to be published
+    ACKNOWLEDGED = enum.auto()  # a: offset, b: sequence number, c: whether it is durable
+    RANGE = enum.auto()  # a, b: first offset and the one behind the last; follows MANY
+    MANY = enum.auto()  # a, b: first sequence number and the one behind the last, c: durable
+    COMMITTING = enum.auto()  # a: offset
+    COMMITTED = enum.auto()  # a: offset
+    DURABLE = enum.auto()  # a: every offset below it
+    FAILED = enum.auto()  # a: number of the error in ERRORS, b: errno
+    CLOSED = enum.auto()
+
+
+Said = tuple[Kind, int, int, int, int]
+ERRORS: list[type[BaseException]] = [PenstockError, StorageError, Poisoned, SubscriberBusy]
+
+
+@dataclass
+class Spec:
+    """What a writer is to do."""
+
+    path: str
+    topic: str
+    writer: int
+    seed: int
+    first_sequence: int = 0
+    config: dict[str, Any] = field(default_factory=dict)
+    steps: int | None = None
+    """How many steps before it closes and ends; None: until it is killed."""
+    subscriber: str = ""
+    fault: str = ""
+    """One of FAULTS: a file layer that dies, lies or fails."""
+    fault_at: int = 0
+    simple: bool = False
+    """One record at a time, and go on after an error, to see what later calls say."""
+    record_bytes: int = 0
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
+
+    @property
+    def topic_config(self) -> TopicConfig:
+        return msgspec.convert(self.config, TopicConfig)
+
+
+# ------------------------------------------------------------------------------------- records
+
+
+def value_of(writer: int, sequence: int, size: int = 0) -> bytes:
+    """The bytes of a record, which anybody can make again from its two numbers."""
+    place = (sequence * 2_654_435_761 + writer * 40_503) % 40_000
+    length = size or (20_000 if sequence % 97 == 96 else place % 300)
+    filler = FILLER[place : place + length] if length < 24_000 else FILLER * (length // 65_536 + 1)
+    return b"%d:%d:" % (writer, sequence) + filler[:length]
+
+
+def numbers_of(value: bytes) -> tuple[int, int]:
+    """The writer and the sequence number of a record."""
+    writer, sequence, _ = value.split(b":", 2)
+    return int(writer), int(sequence)
+
+
+def key_of(sequence: int) -> bytes | None:
+    return b"key-%d" % (sequence % 11) if sequence % 3 else None
+
+
+def headers_of(sequence: int) -> Mapping[str, bytes]:
+    return {"sequence": b"%d" % sequence} if sequence % 5 == 0 else {}
+
+
+# ---------------------------------------------------------------------------------- file layers
+
+
+class DyingFiles(OsFiles):
+    """The process is killed at the n-th call that changes something.
+
+    ``before`` it, ``after`` it, or (a write) in the ``middle`` of it.
+    """
+
+    def __init__(self, when: str, number: int) -> None:
+        self._when = when
+        self._left = number
+
+    def _dies(self) -> bool:
+        self._left -= 1
+        if self._left == 0 and self._when == "before":
+            die()
+        return self._left == 0
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> int:
+        dies = create and self._dies()
+        try:
+            return super().open(path, create=create, write=write)
+        finally:
+            if dies:
+                die()
+
+    def write(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
+        if self._dies():
+            data = b"".join(buffers)
+            part = len(data) // 2 if self._when == "middle" else len(data)
+            super().write(descriptor, [data[:part]], position)
+            die()
+        super().write(descriptor, buffers, position)
+
+    def try_lock(self, descriptor: int) -> bool:
+        dies = self._dies()
+        taken = super().try_lock(descriptor)
+        return die() if dies else taken
+
+
+def _dying(name: str) -> Any:
+    def call(self: DyingFiles, *arguments: Any) -> Any:
+        dies = self._dies()
+        try:
+            return getattr(super(DyingFiles, self), name)(*arguments)
+        finally:
+            if dies:
+                die()
+
+    return call
+
+
+for _name in ("truncate", "sync", "sync_directory", "rename", "unlink", "make_directory", "unlock"):
+    setattr(DyingFiles, _name, _dying(_name))
+
+
+def die() -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
+
+
+class LyingFiles(OsFiles):
+    """Says that it has synced, and has not: what the power-cut rig must catch."""
+
+    def sync(self, descriptor: int) -> None:
+        pass
+
+    def sync_directory(self, path: str) -> None:
+        pass
+
+
+def files_of(spec: Spec) -> OsFiles:
+    match spec.fault:
+        case "":
+            return OsFiles()
+        case "before" | "middle" | "after":
+            return DyingFiles(spec.fault, spec.fault_at)
+        case "lies":
+            return LyingFiles()
+    raise ValueError(spec.fault)
+
+
+# --------------------------------------------------------------------------------------- frames
+
+
+class Out:
+    """The pipe to the test. A frame that is only half in it was not said."""
+
+    def __init__(self, descriptor: int, writer: int) -> None:
+        self._descriptor = descriptor
+        self._writer = writer
+
+    def say(self, kind: Kind, partition: int = 0, a: int = 0, b: int = 0, c: int = 0) -> None:
+        self.say_all([(kind, partition, a, b, c)])
+
+    def say_all(self, frames: Sequence[Said]) -> None:
+        now = time.monotonic()
+        packed = [FRAME.pack(kind, self._writer, *rest, now) for kind, *rest in frames]
+        data = memoryview(b"".join(packed))
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+    def failed(self, error: BaseException) -> None:
+        kinds = [number for number, kind in enumerate(ERRORS) if isinstance(error, kind)]
+        code = getattr(error, "errno", None) or getattr(error.__cause__, "errno", None) or 0
+        self.say(Kind.FAILED, a=max(kinds, default=999), b=int(code))
+
+
+# --------------------------------------------------------------------------------------- a writer
+
+
+class Writer:
+    """Publishes, reads and commits, in an order that its seed decides."""
+
+    def __init__(self, spec: Spec, out: Out) -> None:
+        self.spec = spec
+        self.out = out
+        self.random = random.Random(spec.seed)
+        self.sequence = spec.first_sequence
+        self.system = System(files=files_of(spec))
+        self.queue = WalMessageQueue(spec.path, system=self.system)
+        self.subscription: Subscription | None = None
+        self.told: dict[int, int] = {}
+
+    async def run(self) -> None:
+        await self.open()
+        done = 0
+        while self.spec.steps is None or done < self.spec.steps:
+            if self.spec.simple:
+                await self.simple()
+            else:
+                await self.step()
+            done += 1
+        await self.close()
+
+    async def open(self) -> None:
+        spec = self.spec
+        await self.queue.open()
+        await self.queue.create_topic(spec.topic, spec.topic_config)
+        if spec.subscriber:
+            self.subscription = self.queue.subscribe(spec.topic, spec.subscriber)
+            await self.subscription.open()
+        self.out.say(Kind.OPENED)
+
+    async def close(self) -> None:
+        await self.queue.close()
+        self.out.say(Kind.CLOSED)
+
+    async def reopen(self) -> None:
+        await self.close()
+        self.queue = WalMessageQueue(self.spec.path, system=self.system)
+        await self.open()
+
+    async def step(self) -> None:
+        choices = [self.one, self.some, self.many, self.burst, self.read, self.flush, self.reopen]
+        (chosen,) = self.random.choices(choices, [30, 20, 12, 10, 20, 5, 3])
+        await chosen()
+        self.tell_durable()
+
+    def take(self, count: int) -> range:
+        first = self.sequence
+        self.sequence += count
+        self.out.say(Kind.TRYING, a=self.sequence)
+        return range(first, self.sequence)
+
+    def tell_durable(self) -> None:
+        for partition in range(self.spec.topic_config.partitions):
+            durable = self.queue.durable_offset(self.spec.topic, partition)
+            if durable != self.told.get(partition, 0):
+                self.told[partition] = durable
+                self.out.say(Kind.DURABLE, partition, durable)
+
+    async def publish(self, sequence: int, *, durable: bool = False) -> None:
+        spec = self.spec
+        acknowledged = await self.queue.publish(
+            spec.topic,
+            value_of(spec.writer, sequence, spec.record_bytes),
+            key=key_of(sequence),
+            headers=headers_of(sequence),
+            durable=durable,
+        )
+        where = acknowledged.partition, acknowledged.offset
+        self.out.say(Kind.ACKNOWLEDGED, *where, sequence, acknowledged.durable)
+
+    async def one(self) -> None:
+        for sequence in self.take(1):
+            await self.publish(sequence, durable=self.random.random() < 0.1)
+
+    async def some(self) -> None:
+        await asyncio.gather(*map(self.publish, self.take(self.random.randint(2, 20))))
+
+    async def many(self) -> None:
+        spec = self.spec
+        numbers = self.take(self.random.randint(1, 200))
+        done = await self.queue.publish_many(
+            spec.topic,
+            [value_of(spec.writer, one, spec.record_bytes) for one in numbers],
+            keys=[key_of(one) for one in numbers],
+            headers=[headers_of(one) for one in numbers],
+        )
+        frames: list[Said] = [(Kind.MANY, 0, numbers.start, numbers.stop, int(done.durable))]
+        frames += [(Kind.RANGE, part, *ends, 0) for part, ends in done.ranges.items()]
+        self.out.say_all(frames)
+
+    async def burst(self) -> None:
+        spec = self.spec
+        numbers = self.take(self.random.randint(2, 50))
+        receipts = [
+            self.queue.publish_nowait(
+                spec.topic,
+                value_of(spec.writer, one, spec.record_bytes),
+                key_of(one),
+                headers_of(one),
+            )
+            for one in numbers
+        ]
+        durable = True
+        frames: list[Said] = []
+        for receipt in dict.fromkeys(receipts):
+            done = await receipt.wait()
+            durable &= done.durable
+            frames += [(Kind.RANGE, part, *ends, 0) for part, ends in done.ranges.items()]
+        self.out.say_all([(Kind.MANY, 0, numbers.start, numbers.stop, int(durable)), *frames])
+
+    async def read(self) -> None:
+        subscription = self.subscription
+        if subscription is None or not subscription.lag():
+            return
+        async for batch in subscription.batches(self.random.randint(1, 300)):
+            self.out.say(Kind.COMMITTING, batch.partition, batch.next_offset)
+            await subscription.commit(batch)
+            self.out.say(Kind.COMMITTED, batch.partition, batch.next_offset)
+            break
+
+    async def flush(self) -> None:
+        await self.queue.flush()
+
+    async def simple(self) -> None:
+        """One record; an error is told and the next call is made all the same."""
+        for sequence in self.take(1):
+            try:
+                await self.publish(sequence)
+            except PenstockError as error:
+                self.out.failed(error)
+        self.tell_durable()
+
+
+def write(spec: Spec, descriptor: int) -> int:
+    """Be a writer; the exit code tells whether an error ended it."""
+    out = Out(descriptor, spec.writer)
+    try:
+        asyncio.run(Writer(spec, out).run())
+    except (PenstockError, OSError) as error:
+        out.failed(error)
+        return 3
+    except BaseException:
+        traceback.print_exc()
+        return 4
+    return 0
+
+
+# -------------------------------------------------------------------------------------- nursery
+
+
+def nursery(link: socket.socket) -> None:
+    """Fork a writer for each request, wait for one when asked; ends with the test's process."""
+    while True:
+        request, descriptors, _, _ = socket.recv_fds(link, 65_536, 1)
+        if not request:
+            return
+        command, _, argument = request.decode().partition(" ")
+        if command == "wait":
+            _, status = os.waitpid(int(argument), 0)
+            link.sendall(b"%d" % status)
+            continue
+        child = os.fork()
+        if child == 0:
+            link.close()
+            code = 4
+            with contextlib.suppress(BaseException):
+                code = write(Spec(**json.loads(argument)), descriptors[0])
+            os._exit(code)
+        os.close(descriptors[0])
+        link.sendall(b"%d" % child)
+
+
+def main() -> None:
+    command, *rest = sys.argv[1:]
+    if command == "nursery":
+        nursery(socket.socket(fileno=int(rest[0])))
+    else:
+        os._exit(write(Spec(**json.loads(rest[0])), 1))
+
+
+if __name__ == "__main__":
+    main()
