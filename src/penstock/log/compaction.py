@@ -24,6 +24,7 @@ from penstock.log.sealed import (
     maintenance,
     remove_leftovers,
     sealed_segments,
+    secure_head,
     stores_of,
 )
 from penstock.log.segment import SegmentSource
@@ -50,7 +51,7 @@ class CompactionReport:
     keys_left_alone: bool = False
     """There were more than KEYS_MAX keys."""
     busy: bool = False
-    """Another process was at work on the partition; nothing was done."""
+    """Another process was at work on the partition, or its head is to be mended; nothing was done."""
 
 
 class Compactor:
@@ -86,7 +87,7 @@ class Compactor:
         any point loses nothing; what it leaves behind is cleared away by the next round.
         """
         with maintenance(self._store, self._keys) as held:
-            if not held:
+            if not held or not secure_head(self._store, self._keys):
                 return CompactionReport(busy=True)
             remove_leftovers(self._keys, stores_of(self._store, self._tier))
             age = TOMBSTONE_AGE_MS if tombstone_age_ms is None else tombstone_age_ms

@@ -17,13 +17,15 @@ from penstock.log.names import PartitionKeys
 from penstock.log.offsets import OffsetFile
 from penstock.log.reader import PartitionReader
 from penstock.log.sealed import (
+    Stores,
     maintenance,
     remove_leftovers,
     remove_segment,
+    secure_head,
     stores_of,
 )
 from penstock.log.segment import SegmentSource
-from penstock.log.topic import Retention, TopicState, WhenFull
+from penstock.log.topic import Retention, TopicFile, TopicState, WhenFull
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import Clock
 
@@ -243,12 +245,15 @@ def apply_retention(
     """
     stores = stores_of(store, tier)
     with maintenance(store, plan.keys) as held:
-        if not held:
-            return 0
-        for removal in plan.removals:
-            remove_segment(plan.keys, removal.source.name.base, stores)
-        remove_leftovers(plan.keys, stores)
-        return len(plan.removals)
+        return _remove(plan, store, stores) if held else 0
+
+
+def _remove(plan: RetentionPlan, store: PersistentBackingStore, stores: Stores) -> int:
+    removals = plan.removals if plan.removals and secure_head(store, plan.keys) else ()
+    for removal in removals:
+        remove_segment(plan.keys, removal.source.name.base, stores)
+    remove_leftovers(plan.keys, stores)
+    return len(removals)
 
 
 def retention_info(
@@ -277,3 +282,24 @@ def _timestamp(source: SegmentSource) -> int | None:
         return source.first_entry().timestamp
     except (DamageError, KeyNotFound):
         return None
+
+
+def retain(
+    reader: PartitionReader,
+    store: PersistentBackingStore,
+    tier: PersistentBackingStore | None,
+    now_ms: int,
+) -> int:
+    """Plan and apply in one go; returns how many segments were removed.
+
+    The subscribers are looked up under the maintenance lock, which a new subscriber holds while
+    it registers: so none can start on a segment that is about to go.
+    """
+    stores = stores_of(store, tier)
+    with maintenance(store, reader.keys) as held:
+        if not held:
+            return 0
+        state = TopicFile(store, reader.keys.topic).read()
+        needs = find_needs(store, state, reader.keys.partition)
+        plan = plan_retention(reader, state.config.retention, needs, now_ms)
+        return _remove(plan, store, stores)

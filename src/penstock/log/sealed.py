@@ -11,10 +11,12 @@ from contextlib import contextmanager
 
 from penstock.errors import DamagedEntry, DeadlineExceeded, KeyNotFound
 from penstock.log.frame import KIND_END, KIND_START, Entry
-from penstock.log.head import Head
+from penstock.log.head import Head, HeadFile
 from penstock.log.names import PartitionKeys, SegmentName
 from penstock.log.segment import SegmentSource
 from penstock.stores.base import PersistentBackingStore
+
+LOCK_TIMEOUT_SECONDS = 30.0
 
 Stores = Sequence[PersistentBackingStore]
 
@@ -34,6 +36,24 @@ def maintenance(
         yield True
     finally:
         lock.__exit__(None, None, None)
+
+
+def secure_head(
+    store: PersistentBackingStore, keys: PartitionKeys, timeout: float = LOCK_TIMEOUT_SECONDS
+) -> bool:
+    """Make the head durable; needed before sealed segments are removed or replaced.
+
+    Whoever sealed them may have died before it synced the head, and a power cut would bring back
+    one that speaks of a segment that is gone. False when the head itself is to be mended first,
+    which the next append or open does.
+    """
+    with store.lock(keys.head, timeout):
+        file = HeadFile(store, keys.head)
+        head, damaged = file.look()
+        if head is None or damaged:
+            return False
+        file.write_durably(head)
+        return True
 
 
 def stores_of(

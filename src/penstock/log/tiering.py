@@ -20,6 +20,7 @@ from penstock.log.sealed import (
     remove_file,
     remove_leftovers,
     sealed_segments,
+    secure_head,
     stores_of,
 )
 from penstock.log.segment import SegmentSource
@@ -35,7 +36,7 @@ class TieringReport:
     damage: tuple[DamageError, ...] = ()
     """Segments that are damaged and therefore stay where they are."""
     busy: bool = False
-    """Another process was at work on the partition; nothing was done."""
+    """Another process was at work on the partition, or its head is to be mended; nothing was done."""
 
 
 def move_sealed(
@@ -53,7 +54,10 @@ def move_sealed(
         reader = PartitionReader(store, keys, tier)
         sealed = sealed_segments(reader.segments(), reader.head())
         local = [one for one in sealed if one.store is store]
-        return _move_all(keys, local[: len(local) - keep_local], tier)
+        leaving = local[: max(0, len(local) - keep_local)]
+        if leaving and not secure_head(store, keys):
+            return TieringReport(busy=True)
+        return _move_all(keys, leaving, tier)
 
 
 def _move_all(

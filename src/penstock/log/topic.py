@@ -171,12 +171,12 @@ class _Document(msgspec.Struct, kw_only=True):
     """The generation before, with its own checksum: damage to one never spoils the other."""
 
 
-def _checksum(generation: int, topic: bytes) -> int:
-    return crc32c(b"%d %s" % (generation, topic))
+def _checksum(generation: int, topic: bytes, version: int = FORMAT) -> int:
+    return crc32c(b"%d %d %s" % (version, generation, topic))
 
 
-def _is_sound(one: _Generation | _Document) -> bool:
-    return _checksum(one.generation, bytes(one.topic)) == one.checksum
+def _is_sound(one: _Generation | _Document, version: int = FORMAT) -> bool:
+    return _checksum(one.generation, bytes(one.topic), version) == one.checksum
 
 
 _GENERATION = re.compile(rb'"generation":(\d{1,19}),"checksum":(\d{1,10}),"topic":')
@@ -297,12 +297,14 @@ class TopicFile:
             document = msgspec.json.decode(data, type=_Document)
         except msgspec.MsgspecError as cause:
             raise self._damage(str(cause)) from cause
-        if document.format != FORMAT:
+        if document.format != FORMAT and _is_sound(document, document.format):
             raise UnsupportedFormat(
                 f"{self.key} has format {document.format}, this release reads {FORMAT}: upgrade it",
                 file=self.key,
                 version=document.format,
             )
+        if document.format != FORMAT:
+            raise self._damage("the format is wrong")
         return document
 
     def _decode_state(self, raw: bytes) -> TopicState:

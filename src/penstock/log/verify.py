@@ -1,0 +1,152 @@
+"""Looking at everything without touching anything: is each byte what was written?
+
+:func:`verify` reads all files of a log and tells every problem in a plain sentence with the way
+out. It takes no lock and writes nothing, so it can run beside live writers and on a copy.
+:func:`scrub` does the same for the sealed segments of one partition at a gentle pace.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from penstock.errors import DamageError, KeyNotFound, UnknownTopic
+from penstock.log.head import HeadFile
+from penstock.log.inspection import Problem, VerifyReport
+from penstock.log.names import PartitionKeys
+from penstock.log.partition_check import PartitionCheck
+from penstock.log.topic import TopicFile, TopicState, list_topics
+from penstock.stores.base import PersistentBackingStore
+from penstock.stores.directory import DirectoryStore
+from penstock.system import Clock, OsClock, System
+
+Where = PersistentBackingStore | str | os.PathLike[str]
+PAUSE_SECONDS_MIN = 0.02
+
+
+def verify(
+    where: Where,
+    topic: str | None = None,
+    *,
+    tier: PersistentBackingStore | None = None,
+    system: System | None = None,
+) -> VerifyReport:
+    """Check every file of a log, or of one topic of it. Reads everything, changes nothing."""
+    report = VerifyReport()
+    with opened(where, system) as store:
+        known = topics_of(store)
+        if topic is not None and topic not in known:
+            raise UnknownTopic(f"there is no topic {topic!r} to verify", topic=topic)
+        for name in known if topic is None else [topic]:
+            _verify_topic(store, tier, name, report)
+    return report
+
+
+def scrub(
+    store: PersistentBackingStore,
+    keys: PartitionKeys,
+    tier: PersistentBackingStore | None = None,
+    *,
+    clock: Clock | None = None,
+    bytes_per_second: float | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> VerifyReport:
+    """Check the sealed segments of a partition, in the background if need be.
+
+    Disks lose bits in silence: what nobody reads is checked by nobody else. It reads at most
+    ``bytes_per_second`` by the clock, and returns early, between two segments, when ``stop`` says
+    so.
+    """
+    report = VerifyReport(topics=[keys.topic], partitions=1)
+    pace = Pace(clock or OsClock(), bytes_per_second)
+    check = PartitionCheck(store, keys, tier, report, pace.spend)
+    for _ in check.inspect_sealed(HeadFile(store, keys.head).read()):
+        if stop is not None and stop():
+            break
+    return report
+
+
+@contextmanager
+def opened(where: Where, system: System | None = None) -> Iterator[PersistentBackingStore]:
+    """The store itself, or one on this directory for the time being; the directory must exist."""
+    if isinstance(where, PersistentBackingStore):
+        yield where
+        return
+    system = system or System()
+    path = os.path.abspath(os.fspath(where))
+    if not system.files.exists(path):
+        raise KeyNotFound(f"there is no log at {path}", key=path)
+    with DirectoryStore(path, system=system) as store:
+        yield store
+
+
+def topics_of(store: PersistentBackingStore) -> list[str]:
+    """All topics, also those whose description is missing."""
+    folders = {key.split("/")[1] for key in store.list("topics/") if key.count("/") >= 3}
+    return sorted(folders | set(list_topics(store)))
+
+
+class Pace:
+    """Holds reading to so many bytes a second."""
+
+    def __init__(self, clock: Clock, bytes_per_second: float | None) -> None:
+        self._clock = clock
+        self._rate = bytes_per_second
+        self._start = clock.monotonic()
+        self._bytes = 0
+
+    def spend(self, size: int) -> None:
+        """Count bytes that were read; sleeps when that was too fast."""
+        self._bytes += size
+        if self._rate is not None:
+            ahead = self._start + self._bytes / self._rate - self._clock.monotonic()
+            if ahead >= PAUSE_SECONDS_MIN:
+                self._clock.sleep(ahead)
+
+
+def _verify_topic(
+    store: PersistentBackingStore,
+    tier: PersistentBackingStore | None,
+    name: str,
+    report: VerifyReport,
+) -> None:
+    report.topics.append(name)
+    state = check_topic(store, name, report.problems)
+    for partition in partitions_of(store, name, state):
+        check = PartitionCheck(store, PartitionKeys(name, partition), tier, report)
+        check.run()
+        if state is not None:
+            check.check_offsets(state)
+
+
+def partitions_of(
+    store: PersistentBackingStore, topic: str, state: TopicState | None
+) -> Sequence[int]:
+    """The partitions that the topic has by its description and by its folders."""
+    folders = {key.split("/")[2] for key in store.list(f"topics/{topic}/") if key.count("/") == 3}
+    numbers = {int(folder) for folder in folders if folder.isdecimal() and len(folder) < 5}
+    return sorted(numbers | set(range(state.partitions if state else 0)))
+
+
+def check_topic(
+    store: PersistentBackingStore, name: str, problems: list[Problem]
+) -> TopicState | None:
+    """The description of a topic, if it can be read; problems are added to the list."""
+    file = TopicFile(store, name)
+    way_out = "penstock.repair() goes back to the generation before, or makes it anew."
+    try:
+        state = file.read()
+    except UnknownTopic:
+        problems.append(Problem(file.key, "topic", f"{file.key} is missing. {way_out}"))
+        return None
+    except DamageError as damage:
+        problems.append(Problem(file.key, "topic", str(damage)))
+        return None
+    if state.name != name:
+        message = f"{file.key} describes the topic {state.name!r}. Put the right file back."
+        problems.append(Problem(file.key, "topic", message))
+    elif not file.is_as_written():
+        message = f"{file.key}: the generation before, a spare, is damaged. {way_out}"
+        problems.append(Problem(file.key, "topic", message, harmless=True))
+    return state

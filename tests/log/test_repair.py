@@ -1,0 +1,534 @@
+"""repair(): all sound records stay at their offsets, the rest is named, the log goes on."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import DamageError, UnknownTopic, UnsupportedFormat
+from penstock.log.compaction import Compactor
+from penstock.log.frame import VERSION
+from penstock.log.head import HeadFile
+from penstock.log.index import INDEX_SPACING_BYTES
+from penstock.log.inspection import LostRange
+from penstock.log.names import SegmentName, offset_key, topic_key
+from penstock.log.offsets import OffsetFile
+from penstock.log.repair import repair
+from penstock.log.rewrite import rewrite_segment
+from penstock.log.tiering import move_sealed
+from penstock.log.topic import TopicConfig, TopicFile
+from penstock.log.verify import verify
+from penstock.stores.directory import DirectoryStore
+from penstock.stores.memory import MemoryStore
+from penstock.testing.disk import SimulatedDisk
+from tests.log.small_log import KEYS, TOPIC, SmallLog, crash_states, flips, log_key, on_disk
+
+OFFSETS = offset_key("billing", TOPIC, 0)
+ROWS = 12
+
+
+def filled(store=None, tier=None):
+    """Two sealed segments and an open one, with entries of one to three records; a subscriber."""
+    log = SmallLog(store, tier)
+    log.append((b"a", b"0"), (b"b", b"1"))
+    log.append((b"a", b"2"))
+    log.append((None, b"3"), (None, b"4"), (None, b"5"))
+    log.roll()
+    log.append((b"c", b"6"))
+    log.append((b"c", b"7"), (b"a", b"8"))
+    log.roll()
+    log.append((None, b"9"))
+    log.append((None, b"10"), (None, b"11"))
+    file = log.subscribe("billing")
+    for offset in (2, 4, 6):
+        file.commit(offset, 0)
+    log.log.close()
+    return log
+
+
+def contents(store):
+    """Every file but locks."""
+    return {
+        key: store.read(key) for key in store.list() if not key.endswith(("lock", "maintenance"))
+    }
+
+
+def mend(log, **options):
+    return repair(log.store, TOPIC, tier=log.tier, system=log.system, **options)
+
+
+def check_mended(log, expected, next_offset=ROWS):
+    """Everything that repair promises."""
+    log.open()
+    assert log.stored() == expected
+    report = verify(log.store, tier=log.tier)
+    assert report.clean, report.problems
+    before = contents(log.store)
+    assert mend(log).actions == [], "a second run has nothing to do"
+    assert contents(log.store) == before
+    assert log.append((None, b"next")) == next_offset
+    log.append_segments(1)
+    assert log.stored() == [*expected, (next_offset, None, b"next"), (next_offset + 1, None, b"v")]
+    assert verify(log.store, tier=log.tier).clean
+
+
+def without(rows, first, following):
+    return [row for row in rows if not first <= row[0] < following]
+
+
+# ---------------------------------------------------------------------------------- whole logs
+
+
+def test_a_sound_log_is_left_alone():
+    log = filled()
+    before = contents(log.store)
+    report = mend(log)
+    assert (report.actions, report.lost, report.remaining) == ([], [], [])
+    assert contents(log.store) == before
+
+
+def test_repair_takes_a_path(tmp_path):
+    log = filled(DirectoryStore(tmp_path))
+    log.store.write(log_key(6), b"x" * 300)
+    report = repair(tmp_path, TOPIC)
+    assert report.lost == [LostRange(TOPIC, 0, 6, 9)]
+    assert (tmp_path / "quarantine" / log_key(6)).read_bytes() == b"x" * 300
+    with pytest.raises(UnknownTopic):
+        repair(tmp_path, "other")
+
+
+# -------------------------------------------------------------------------------- flipped bits
+
+
+STEPS = [pytest.param(11, id="some"), pytest.param(1, marks=pytest.mark.torture, id="every")]
+
+
+@pytest.mark.acceptance(56)
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("base", [0, 6, 9])
+def test_a_flipped_byte_of_a_segment_costs_its_entry_and_nothing_else(base, step):
+    origin = filled()
+    rows = origin.stored()
+    key = log_key(base)
+    sound = origin.store.read(key)
+    (source,) = [one for one in origin.reader().segments() if one.name.base == base]
+    entries = list(source.entries(0, len(sound)))
+    for position, data in flips(sound, step):
+        (hit,) = [e for e in entries if e.position <= position < e.position + e.header.entry_bytes]
+        first, following = hit.header.base_offset, hit.header.next_offset
+        log = filled()
+        log.store.write(key, data)
+        report = mend(log)
+        lost = [LostRange(TOPIC, 0, first, following)] if first < following else []
+        assert report.lost == lost, position
+        assert report.remaining == []
+        assert log.store.read(f"quarantine/{key}") == data
+        check_mended(log, without(rows, first, following))
+
+
+@pytest.mark.parametrize("key", [KEYS.head, OFFSETS, topic_key(TOPIC)])
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.timeout(180)
+def test_a_flipped_byte_of_a_small_file_costs_no_record(key, step):
+    origin = filled()
+    rows, sound, state = origin.stored(), origin.store.read(key), origin.state
+    for position, data in flips(sound, step):
+        log = filled()
+        log.store.write(key, data)
+        report = mend(log)
+        assert len(report.actions) == 1, (position, report.actions)
+        assert report.lost == []
+        assert set(log.state.subscribers) == {"billing"}, position
+        assert log.state.config == state.config
+        committed = OffsetFile(log.store, "billing", TOPIC, 0).read()
+        assert committed
+        assert committed.offset in (4, 6), "never forwards, and never far back"
+        check_mended(log, rows)
+
+
+def test_a_flipped_byte_of_an_index_is_mended():
+    log = SmallLog()
+    for _ in range(4):
+        log.append((None, bytes(INDEX_SPACING_BYTES)))
+    log.append_segments(1)
+    for _ in range(3):
+        log.append((None, bytes(INDEX_SPACING_BYTES)))
+    for base in (0, 4):
+        key = KEYS.index(SegmentName(base))
+        sound = log.store.read(key)
+        for _, data in flips(sound, 5):
+            log.store.write(key, data)
+            assert [action.kind for action in mend(log).actions] == ["index"]
+            assert log.store.read(key) == sound
+    assert verify(log.store).clean
+
+
+def test_a_damaged_segment_in_the_tier_is_mended_there():
+    log = filled(tier=MemoryStore())
+    rows = log.stored()
+    move_sealed(log.store, KEYS, log.tier)
+    data = bytearray(log.tier.read(log_key(0)))
+    data[250] ^= 1
+    log.tier.write(log_key(0), data)
+    (lost,) = mend(log).lost
+    assert log.tier.list("quarantine/") == [f"quarantine/{log_key(0)}"]
+    check_mended(log, without(rows, lost.first_offset, lost.next_offset))
+
+
+# ------------------------------------------------------------------- cut, missing, foreign files
+
+
+@pytest.mark.parametrize("base", [0, 6, 9])
+@pytest.mark.parametrize("size", [0, 1, 60, 131, 200, 300, 380])
+def test_a_segment_that_was_cut_keeps_what_is_left(base, size):
+    log = filled()
+    rows = log.stored()
+    data = log.store.read(log_key(base))[:size]
+    log.store.write(log_key(base), data)
+    following = {0: 6, 6: 9, 9: 12}[base]
+    report = mend(log)
+    kept = [row for row in rows if not base <= row[0] < following]
+    (lost,) = report.lost or [LostRange(TOPIC, 0, following, following)]
+    assert lost.next_offset == following
+    kept = without(rows, lost.first_offset, lost.next_offset)
+    check_mended(log, kept)
+
+
+@pytest.mark.parametrize(("base", "following"), [(6, 9), (9, 12)])
+def test_a_missing_segment_becomes_a_gap(base, following):
+    log = filled()
+    rows = log.stored()
+    log.store.delete(log_key(base))
+    assert mend(log).lost == [LostRange(TOPIC, 0, base, following)]
+    check_mended(log, without(rows, base, following))
+
+
+def test_everything_but_the_head_can_be_missing():
+    log = filled()
+    for base in (0, 6, 9):
+        log.store.delete(log_key(base))
+    report = mend(log)
+    assert report.lost == [LostRange(TOPIC, 0, 9, 12)]
+    assert [problem.file for problem in report.remaining] == [OFFSETS], "it wants offset 6"
+    OffsetFile(log.store, "billing", TOPIC, 0).reset(9, 0)
+    check_mended(log, [])
+
+
+def test_the_next_offset_is_never_below_what_a_subscriber_consumed():
+    """The head and every segment are gone: the offsets are all that is left to tell."""
+    log = filled()
+    for key in (*map(log_key, (0, 6, 9)), KEYS.head):
+        log.store.delete(key)
+    mend(log)
+    check_mended(log, [], next_offset=6)
+
+
+def test_a_foreign_segment_goes_to_quarantine():
+    log = filled()
+    rows = log.stored()
+    foreign = SmallLog()
+    foreign.log._log_id = b"another log id.."
+    foreign.append((None, b"x"), (None, b"y"), (None, b"z"))
+    foreign.append_segments(1)
+    data = foreign.store.read(log_key(0))
+    log.store.write(log_key(0), data)
+    assert mend(log).lost == [LostRange(TOPIC, 0, 0, 6)]
+    assert log.store.read(f"quarantine/{log_key(0)}") == data
+    check_mended(log, without(rows, 0, 6))
+
+
+def test_a_segment_of_another_place_becomes_a_gap():
+    log = filled()
+    rows = log.stored()
+    log.store.write(log_key(6), log.store.read(log_key(0)))
+    assert mend(log).lost == [LostRange(TOPIC, 0, 6, 9)]
+    check_mended(log, without(rows, 6, 9))
+
+
+def test_a_repeated_entry_is_dropped_and_a_swapped_one_lost():
+    log = filled()
+    rows = log.stored()
+    data = log.store.read(log_key(0))
+    (source, *_) = log.reader().segments()
+    start, first, second, third, end = [
+        data[e.position : e.position + e.header.entry_bytes] for e in source.entries(0, len(data))
+    ]
+    log.store.write(log_key(0), b"".join([start, first, first, second, third, end]))
+    assert mend(log).lost == []
+    assert log.stored() == rows
+    log = filled()
+    log.store.write(log_key(0), b"".join([start, first, third, end]))
+    assert mend(log).lost == [LostRange(TOPIC, 0, 2, 3)]
+    check_mended(log, without(rows, 2, 3))
+
+
+def test_a_value_that_is_itself_a_segment_does_not_confuse_repair():
+    """The header before it is damaged, so the search goes through the value."""
+    inner = filled().store.read(log_key(0))
+    for bit in range(76 * 8):
+        log = SmallLog()
+        log.append((None, b"before"))
+        log.append((None, inner))
+        log.append((None, b"after"))
+        log.append_segments(1)
+        (source, *_) = log.reader().segments()
+        entry = list(source.entries(0, source.size()))[2]
+        data = bytearray(log.store.read(log_key(0)))
+        data[entry.position + bit // 8] ^= 1 << bit % 8
+        log.store.write(log_key(0), data)
+        assert mend(log).lost == [LostRange(TOPIC, 0, 1, 2)]
+        assert [value for _, _, value in log.stored()] == [b"before", b"after", b"v"]
+
+
+def test_a_sound_copy_is_used_instead_of_a_damaged_segment():
+    log = filled(tier=MemoryStore())
+    rows = log.stored()
+    data = log.store.read(log_key(0))
+    log.tier.write(log_key(0), data)
+    log.store.write(log_key(0), data[:-1])
+    assert mend(log).lost == []
+    check_mended(log, rows)
+    log = filled()
+    (source, *_) = log.reader().segments()
+    rewrite_segment(KEYS, source, lambda entry: None)
+    log.store.write(log_key(0), data)
+    log.store.write(log_key(0, 1), b"\0" * 500)
+    assert mend(log).lost == []
+    check_mended(log, rows)
+
+
+def test_a_compacted_log_can_be_repaired():
+    log = filled()
+    Compactor(log.store, KEYS).run(log.clock.time_ms())
+    rows = log.stored()
+    data = bytearray(log.store.read(log_key(0, 1)))
+    data[150] ^= 8
+    log.store.write(log_key(0, 1), data)
+    for lost in mend(log).lost:
+        rows = without(rows, lost.first_offset, lost.next_offset)
+    check_mended(log, rows)
+
+
+def test_lost_ranges_are_remembered_by_the_log():
+    log = filled()
+    log.store.delete(log_key(6))
+    mend(log)
+    assert verify(log.store).lost == [LostRange(TOPIC, 0, 6, 9)]
+    Compactor(log.store, KEYS).run(log.clock.time_ms())
+    assert verify(log.store).lost == [LostRange(TOPIC, 0, 6, 9)]
+
+
+# ------------------------------------------------------------------------ head, topic, offsets
+
+
+def test_a_wholly_damaged_head_is_made_anew():
+    log = filled()
+    rows = log.stored()
+    log.store.write(KEYS.head, b"\x11" * 1024)
+    assert [action.kind for action in mend(log).actions] == ["head"]
+    check_mended(log, rows)
+
+
+def test_a_damaged_head_and_a_damaged_end_keep_every_sound_record():
+    log = filled()
+    rows = log.stored()
+    log.store.write(KEYS.head, b"\x11" * 1024)
+    data = bytearray(log.store.read(log_key(9)))
+    data[140] ^= 1
+    log.store.write(log_key(9), data)
+    assert mend(log).lost == [LostRange(TOPIC, 0, 9, 10)]
+    check_mended(log, without(rows, 9, 10))
+
+
+def test_a_head_that_does_not_fit_is_put_right_without_loss():
+    log = filled()
+    rows = log.stored()
+    file = HeadFile(log.store, KEYS.head)
+    head = file.read()
+    assert head
+    file.write(head._replace(durable_checksum=1, checksum=1))
+    assert mend(log).lost == []
+    check_mended(log, rows)
+
+
+def test_offsets_below_the_durable_one_are_never_given_again():
+    log = filled()
+    file = HeadFile(log.store, KEYS.head)
+    head = file.read()
+    assert head
+    ahead = head._replace(next_offset=50, position=head.position + 99)
+    file.write(ahead.synced())
+    assert mend(log).lost == [LostRange(TOPIC, 0, 12, 50)]
+    assert log.store.exists(f"quarantine/{log_key(9)}")
+    log.open()
+    assert log.append((None, b"next")) == 50
+
+
+def test_a_torn_tail_is_cut():
+    log = filled()
+    rows = log.stored()
+    log.store.write(log_key(9), log.store.read(log_key(9)) + b"torn")
+    assert [action.kind for action in mend(log).actions] == ["torn tail"]
+    check_mended(log, rows)
+
+
+def test_a_damaged_description_goes_back_a_generation_and_keeps_the_subscribers():
+    log = filled()
+    log.topic.change_config(linger_ms=7)
+    data = log.store.read(topic_key(TOPIC))
+    broken = data.replace(b'"linger_ms":7', b'"linger_ms":8')
+    log.store.write(topic_key(TOPIC), broken)
+    (action,) = mend(log).actions
+    assert "generation 2" in action.message
+    assert log.state.config.linger_ms == 0
+    assert set(log.state.subscribers) == {"billing"}
+    assert log.store.read(f"quarantine/{topic_key(TOPIC)}") == broken
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"\xff" * 90, None])
+def test_a_lost_description_is_made_anew_and_removes_nothing(data):
+    log = filled()
+    if data is None:
+        log.store.delete(topic_key(TOPIC))
+    else:
+        log.store.write(topic_key(TOPIC), data)
+    report = mend(log)
+    assert [action.kind for action in report.actions] == ["topic"]
+    state = TopicFile(log.store, TOPIC).read()
+    assert (state.config.retention.age_ms_max, state.config.retention.bytes_max) == (None, None)
+    assert state.subscribers == {"billing": {0: 6}}
+    assert verify(log.store).clean
+
+
+def test_a_lost_description_takes_the_settings_that_are_given():
+    log = filled()
+    log.store.delete(topic_key(TOPIC))
+    mend(log, config=TopicConfig(linger_ms=9))
+    assert log.state.config.linger_ms == 9
+
+
+def test_an_unreadable_offset_is_left_to_a_person():
+    log = filled()
+    log.store.write(OFFSETS, b"\x99" * 1024)
+    report = mend(log)
+    assert report.actions == []
+    assert [problem.file for problem in report.remaining] == [OFFSETS]
+    assert "Seek" in report.remaining[0].message
+    with pytest.raises(DamageError):
+        OffsetFile(log.store, "billing", TOPIC, 0).read()
+    OffsetFile(log.store, "billing", TOPIC, 0).reset(3, 0)
+    assert verify(log.store).clean
+
+
+def test_a_newer_format_is_refused_and_not_repaired(monkeypatch):
+    log = filled()
+    before = contents(log.store)
+    monkeypatch.setattr("penstock.log.frame.VERSION", VERSION - 1)
+    with pytest.raises(UnsupportedFormat):
+        mend(log)
+    assert contents(log.store) == before
+
+
+# --------------------------------------------------------------------- dry runs, live logs, crashes
+
+
+def damaged(log):
+    """Something of everything."""
+    data = bytearray(log.store.read(log_key(0)))
+    data[250] ^= 1
+    log.store.write(log_key(0), data)
+    log.store.delete(log_key(6))
+    data = bytearray(log.store.read(log_key(9)))
+    data[150] ^= 1
+    log.store.write(log_key(9), data)
+    log.store.write(topic_key(TOPIC), b"?")
+    return log
+
+
+def test_a_dry_run_tells_the_same_and_changes_nothing():
+    log = damaged(filled())
+    before = {key: log.store.read(key) for key in log.store.list()}
+    told = mend(log, dry_run=True)
+    assert before == {key: log.store.read(key) for key in log.store.list()}
+    done = mend(log)
+    assert told.actions == done.actions
+    assert told.lost == done.lost
+    assert len(done.lost) == 3
+
+
+def test_a_writer_that_is_open_goes_on_behind_the_repaired_end():
+    log = filled()
+    log.open()
+    data = bytearray(log.store.read(log_key(9)))
+    data[150] ^= 1
+    log.store.write(log_key(9), data)
+    mend(log)
+    assert log.append((None, b"next")) == ROWS
+    assert verify(log.store).clean
+
+
+@pytest.mark.timeout(180)
+def test_a_power_cut_during_repair_is_finished_by_the_next():
+    disk = SimulatedDisk()
+    log = damaged(filled(on_disk(disk)))
+    states, random = crash_states(disk, 4)
+    expected = mend(log)
+    rows = log.stored()
+    assert len(states) > 40
+    for state in random.sample(states, 60):
+        again = SmallLog.__new__(SmallLog)
+        again.store, again.tier, again.clock, again.system = (
+            on_disk(state),
+            None,
+            log.clock,
+            log.system,
+        )
+        again.topic, again.rolls = TopicFile(again.store, TOPIC), False
+        mend(again)
+        check_mended(again, rows)
+    assert expected.remaining == []
+
+
+@given(st.data())
+def test_whatever_happens_to_the_bytes_the_sound_records_are_saved(data):
+    """Several files are damaged at once, in any way; what is read afterwards was written."""
+    log = filled()
+    rows, head = log.stored(), log.head()
+    for _ in range(data.draw(st.integers(1, 3))):
+        key = data.draw(st.sampled_from([*map(log_key, (0, 6, 9)), KEYS.head]))
+        content = bytearray(log.store.read(key)) if log.store.exists(key) else bytearray()
+        size = len(content)
+        start = data.draw(st.integers(0, size))
+        length = data.draw(st.integers(0, 80))
+        how = data.draw(st.sampled_from(["zero", "noise", "cut", "delete", "insert"]))
+        if how == "delete":
+            log.store.delete(key)
+            continue
+        if how == "cut":
+            content = content[:start]
+        elif how == "insert":
+            content[start:start] = bytes(length)
+        else:
+            fill = (
+                bytes(length)
+                if how == "zero"
+                else data.draw(st.binary(min_size=length, max_size=length))
+            )
+            content[start : start + length] = fill
+        log.store.write(key, content)
+    head_is_sound = HeadFile(log.store, KEYS.head).look()[0] == head
+    report = mend(log)
+    stored = log.stored()
+    assert set(stored) <= set(rows), "a record was invented"
+    assert [row[0] for row in stored] == sorted(row[0] for row in stored)
+    lost = {offset for one in report.lost for offset in range(one.first_offset, one.next_offset)}
+    missing = {row[0] for row in rows} - {row[0] for row in stored}
+    assert missing >= {offset for offset in lost if offset < ROWS}
+    if head_is_sound:
+        earliest = log.reader().earliest()
+        assert {offset for offset in missing if offset >= earliest} == lost, "lost in silence"
+    assert all(problem.kind == "offset" for problem in report.remaining)
+    assert verify(log.store).lost == report.lost
+    log.open()
+    assert log.append((None, b"next")) >= (ROWS if head_is_sound else 6)
+    assert mend(log).actions == []
