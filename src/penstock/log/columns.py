@@ -37,6 +37,8 @@ HEADERS = 8
 KNOWN_FLAGS = KEYS | TIMES | SPARSE | HEADERS
 
 NULL = 0xFFFFFFFF
+RECORD_OVERHEAD_BYTES = 64
+"""What a record takes in memory beside its bytes: many small ones must not fill it unseen."""
 _U32 = np.dtype("<u4")
 _I64 = np.dtype("<i8")
 
@@ -80,8 +82,9 @@ class Columns:
         return len(self.values)
 
     def byte_size(self) -> int:
-        """Bytes of keys, values and headers, without framing."""
-        size = sum(map(len, filter(None, self.values)))
+        """Bytes that the records take in memory, about: keys, values, headers, the objects."""
+        size = RECORD_OVERHEAD_BYTES * len(self.values)
+        size += sum(map(len, filter(None, self.values)))
         if self.keys is not None:
             size += sum(map(len, filter(None, self.keys)))
         if self.headers is not None:
@@ -110,7 +113,7 @@ class Columns:
 
 
 def _headers_size(headers: Mapping[str, bytes]) -> int:
-    return sum(len(name) + len(value) for name, value in headers.items())
+    return sum(len(name.encode()) + len(value) for name, value in headers.items())
 
 
 def _lengths(items: Sequence[bytes | None]) -> bytes:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 
-from penstock.errors import BufferFull, InvalidOption, PenstockError, RecordTooLarge, RetentionFull
+from penstock.errors import (
+    BufferFull,
+    Closed,
+    InvalidOption,
+    PenstockError,
+    RecordTooLarge,
+    RetentionFull,
+)
 from penstock.log.batch import Batch, Item, Parcel, Router, gather
 from penstock.log.columns import Columns
 from penstock.log.frame import Draft, draft
@@ -17,6 +25,9 @@ from penstock.log.receipts import Acknowledgement, Placement, PublishedRow, Rece
 from penstock.log.tail import TailCache
 from penstock.log.topic import FsyncPolicy, TopicConfig
 from penstock.system import System, Worker
+
+_TIMESTAMP_MIN = -(1 << 63)
+_TIMESTAMP_MAX = (1 << 63) - 1
 
 OnCommit = Callable[[Sequence[Receipt | PublishedRow]], None]
 
@@ -68,6 +79,8 @@ class TopicWriter:
         self._lingering = False
         self._unsynced = [0] * len(logs)
         self._sync_scheduled = False
+        self._refusing = threading.Lock()
+        self._stopped = False
         self.accepted = self.committed = self.failed = self.commits = 0
 
     # Any thread
@@ -87,8 +100,9 @@ class TopicWriter:
             item: Item = value
             size = len(value)
         else:
-            item = (value, key, headers, timestamp)
-            size = record_size(value, key, headers)
+            size = record_size(value, key, headers, timestamp)
+            # A copy of what its owner may change.
+            item = (value, key, dict(headers) if headers else None, timestamp)
         # The body of _take, written out: a call would be a fifth of the whole path.
         if self._gathered_bytes + size > self._room or size > self._record_bytes_max:
             self._refuse(size)
@@ -112,27 +126,58 @@ class TopicWriter:
         receipt = Receipt(self.topic, self._loop)
         receipt.count = len(columns)
         size = columns.byte_size()
-        if len(columns) == 1 and size > self.config.record_bytes_max:
-            self._refuse(size)
         self._take(Batch(columns, receipt, size=size, durable=durable), size)
         if not self._scheduled or self._lingering:
             self._schedule()
         return receipt
+
+    def check_sizes(self, pieces: Sequence[Columns]) -> None:
+        """RecordTooLarge when a record of the pieces is, before any of them is added."""
+        limit = self.config.record_bytes_max
+        for piece in pieces:
+            # A piece of several records has at most the size of a batch.
+            if len(piece) == 1 or limit < self.config.batch_bytes_max:
+                largest = _largest(piece)
+                if largest > limit:
+                    self._refuse(largest)
 
     @property
     def pending_bytes(self) -> int:
         """Bytes that were accepted and are not written yet."""
         return self._gathered_bytes + self._committing_bytes
 
-    def refuse_from_now_on(self, refusal: PenstockError | None) -> None:
-        """Raise this on every publish; None: take records again."""
-        self._refusal = refusal
-        self._set_room()
+    def refuse_from_now_on(self, refusal: PenstockError) -> None:
+        """Raise this on every publish."""
+        with self._refusing:
+            self._refusal = refusal
+            self._set_room()
+
+    def abandon_after_fork(self, refusal: PenstockError) -> None:
+        """In a forked child: refuse everything. A thread that is gone may have held the lock."""
+        self._refusing = threading.Lock()
+        self.refuse_from_now_on(refusal)
 
     def reject_while_full(self, full: bool) -> None:
         """Retention says whether the topic is at its size and rejects records."""
-        if self._refusal is None or isinstance(self._refusal, RetentionFull):
-            self.refuse_from_now_on(self._retention_full() if full else None)
+        with self._refusing:
+            if self._refusal is None or isinstance(self._refusal, RetentionFull):
+                self._refusal = self._retention_full() if full else None
+                self._set_room()
+
+    def stop(self) -> None:
+        """The worker has ended: fail what came in beside the refusal, now and later."""
+        self._stopped = True
+        self._fail_late()
+
+    def _fail_late(self) -> None:
+        with self._refusing:
+            self._scheduled = False
+            receipt, self._receipt = self._receipt, Receipt(self.topic, self._loop)
+            items = [self._items.popleft() for _ in range(len(self._items))]
+            batches = self._gather(items, receipt)
+        if batches:
+            self._fail_rest(batches, self._refusal or Closed("the queue is closed"))
+        self._finish(receipt, batches)
 
     def reconfigure(self, config: TopicConfig) -> None:
         """Use other settings from now on; what was accepted stays accepted."""
@@ -148,13 +193,15 @@ class TopicWriter:
         self._gathered_bytes += size
 
     def _set_room(self) -> None:
-        refused = self._refusal is not None
-        self._room = -1 if refused else self.config.buffer_bytes_max - self._committing_bytes
+        self._room = self.config.buffer_bytes_max - self._committing_bytes
+        # Looked at last: a refusal of another thread may have come in between.
+        if self._refusal is not None:
+            self._room = -1
 
     def _refuse(self, size: int) -> None:
         """Raise why a record of this size is not taken now."""
         if self._refusal is not None:
-            raise self._refusal
+            raise self._refusal.again()
         limit = self.config.record_bytes_max
         if size > limit:
             raise RecordTooLarge(
@@ -189,10 +236,14 @@ class TopicWriter:
             if not self._scheduled:
                 self._scheduled = self._lingering = True
                 self._worker.submit_after(config.linger_ms / 1000, self.commit)
+            if self._stopped:
+                self._fail_late()
             return
         self._scheduled = True
         self._lingering = False
         self._worker.submit(self.commit)
+        if self._stopped:
+            self._fail_late()
 
     # On the worker
 
@@ -208,7 +259,11 @@ class TopicWriter:
         self._set_room()
         if batches:
             self.commits += 1
-            self._commit_parcels(self._route(batches))
+            try:
+                self._commit_parcels(self._route(batches))
+            except Exception as error:
+                # No memory, no thread: what was not written fails, and the worker lives on.
+                self._fail_rest(batches, error)
         self._committing_bytes = 0
         self._set_room()
         self._finish(receipt, batches)
@@ -316,6 +371,13 @@ class TopicWriter:
                 if place in places:
                     row.error = error
 
+    def _fail_rest(self, batches: Sequence[Batch], error: BaseException) -> None:
+        """Fail the records that have neither a place nor an error yet."""
+        for batch in batches:
+            batch.receipt.errors.setdefault(-1, error)
+            for _, row in batch.waiting:
+                row.error = row.error or error
+
     def _finish(self, receipt: Receipt, batches: Sequence[Batch]) -> None:
         done: list[Receipt | PublishedRow] = list({receipt, *(one.receipt for one in batches)})
         for one in done:
@@ -328,8 +390,13 @@ class TopicWriter:
         self._on_commit(done)
 
 
-def record_size(value: bytes | None, key: bytes | None, headers: Mapping[str, bytes] | None) -> int:
-    """Bytes of a record; InvalidOption when a part of it is not bytes."""
+def record_size(
+    value: bytes | None,
+    key: bytes | None,
+    headers: Mapping[str, bytes] | None,
+    timestamp: int | None = None,
+) -> int:
+    """Bytes of a record; InvalidOption when a part of it is not what it must be."""
     size = 0
     if value.__class__ is bytes:
         size = len(value)
@@ -341,20 +408,45 @@ def record_size(value: bytes | None, key: bytes | None, headers: Mapping[str, by
         size += len(key)
     if headers:
         size += _headers_size(headers)
+    if timestamp is not None:
+        _check_timestamps([timestamp])
     return size
 
 
+def _check_timestamps(timestamps: Sequence[int]) -> None:
+    if not set(map(type, timestamps)) <= {int}:
+        raise InvalidOption("a timestamp is an int: milliseconds since 1970", option="timestamp")
+    if timestamps and not (_TIMESTAMP_MIN <= min(timestamps) and max(timestamps) <= _TIMESTAMP_MAX):
+        raise InvalidOption(
+            f"a timestamp is {_TIMESTAMP_MIN} to {_TIMESTAMP_MAX} ms", option="timestamp"
+        )
+
+
 def _headers_size(headers: Mapping[str, bytes]) -> int:
+    size = 0
     for name, value in headers.items():
         if name.__class__ is not str or value.__class__ is not bytes:
             raise InvalidOption("headers map str to bytes", option="headers")
-    return sum(len(name.encode()) + len(value) for name, value in headers.items())
+        try:
+            size += len(name.encode()) + len(value)
+        except UnicodeEncodeError:
+            raise InvalidOption(f"header name {name!r} is not text", option="headers") from None
+    return size
 
 
 def _not_bytes(what: str, item: object) -> InvalidOption:
     return InvalidOption(
         f"the {what} is {type(item).__name__}, it must be bytes: encode it first", option=what
     )
+
+
+def _largest(columns: Columns) -> int:
+    """The size of the largest record."""
+    if columns.keys is None and columns.headers is None:
+        return max(map(len, filter(None, columns.values)), default=0)
+    absent = repeat(None)
+    rows = zip(columns.values, columns.keys or absent, columns.headers or absent, strict=False)
+    return max((record_size(*row) for row in rows), default=0)
 
 
 def check_columns(columns: Columns) -> None:
@@ -367,6 +459,7 @@ def check_columns(columns: Columns) -> None:
             raise _not_bytes(name, odd)
     for headers in columns.headers or ():
         _headers_size(headers or {})
+    _check_timestamps(columns.timestamps or ())
     for name in ("keys", "headers", "timestamps"):
         column = getattr(columns, name)
         if column is not None and len(column) != len(columns.values):
