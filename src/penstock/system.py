@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -165,7 +166,15 @@ class OsFiles:
         os.ftruncate(descriptor, size)
 
     def sync(self, descriptor: int) -> None:
-        os.fdatasync(descriptor)
+        try:
+            os.fdatasync(descriptor)
+        except OSError:
+            # The page cache now shows bytes that are not on the disk, and calls them clean. On ext4
+            # (Linux 6.18) even writing them again and a good sync does not save them. Once they
+            # are dropped, everybody reads what the disk has, and writing works.
+            with suppress(OSError):
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            raise
 
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

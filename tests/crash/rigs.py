@@ -424,9 +424,12 @@ def need(program_name: str, package: str) -> str:
     return path
 
 
-def command(*arguments: object) -> None:
-    done = subprocess.run([str(one) for one in arguments], capture_output=True, check=False)
-    assert done.returncode == 0, (arguments, done.stderr.decode())
+def command(*arguments: object) -> str:
+    done = subprocess.run(
+        [str(one) for one in arguments], capture_output=True, check=False, text=True
+    )
+    assert done.returncode == 0, (arguments, done.stderr)
+    return done.stdout.strip()
 
 
 def is_mounted(folder: Path) -> bool:
@@ -501,3 +504,67 @@ class Disk:
     def power_on(self) -> None:
         command("umount", self.root)
         self.mount()
+
+
+class ThinDisk:
+    """ext4 on a device that promises more space than it has, as thin provisioning does.
+
+    The device is a loop device on a file in memory. What the journal needs is there before the
+    space runs out, so only records fail. Writes go in single pages: the loop driver takes a write
+    that was cut short for a good one.
+    """
+
+    def __init__(self, folder: Path, spare_bytes: int) -> None:
+        need_root()
+        self._make = need("mkfs.ext4", "e2fsprogs")
+        self._memory = folder / "thin"
+        self._image = self._memory / "image"
+        self._device = ""
+        self._spare = spare_bytes
+        self.root = folder / "thin.mounted"
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(mounted_tmpfs(self._memory, "128m"))
+            with self._image.open("wb") as file:
+                file.truncate(64 << 20)
+            options = ["-J", "size=4", "-E", "lazy_itable_init=0"]
+            command(self._make, "-q", "-F", *options, self._image)
+            try:
+                self._device = command("losetup", "--find", "--show", self._image)
+            except AssertionError as failure:
+                pytest.skip(f"no loop device here: {failure}")
+            stack.callback(command, "losetup", "--detach", self._device)
+            queue = Path("/sys/block", Path(self._device).name, "queue/max_sectors_kb")
+            queue.write_text("4")
+            self.root.mkdir(exist_ok=True)
+            command("mount", self._device, self.root)
+            stack.callback(unmount, self.root)
+            self._fill_journal()
+            self._limit()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stack.close()
+
+    def _fill_journal(self) -> None:
+        with (self.root / "journal").open("wb") as file:
+            for _ in range(2_000):
+                file.write(b"x")
+                file.flush()
+                os.fsync(file.fileno())
+
+    def _limit(self) -> None:
+        status = os.statvfs(self._memory)
+        used = (status.f_blocks - status.f_bfree) * status.f_bsize
+        command("mount", "-o", f"remount,size={used + self._spare}", self._memory)
+
+    def extend(self) -> None:
+        """Give it space, as an operator would; what was lost stays lost."""
+        command("mount", "-o", "remount,size=128m", self._memory)
+
+    def forget_cache(self) -> None:
+        """From now on everything comes from the device."""
+        command("umount", self.root)
+        command("mount", self._device, self.root)
