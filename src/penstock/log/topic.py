@@ -22,7 +22,7 @@ from penstock.errors import (
     UnknownTopic,
     UnsupportedFormat,
 )
-from penstock.log.codec import Codec
+from penstock.log.codec import Codec, compress
 from penstock.log.frame import ENTRY_BYTES_MAX, RECORDS_MAX
 from penstock.log.names import check_name, topic_key
 from penstock.stores.base import PersistentBackingStore
@@ -104,10 +104,26 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     retention: Retention = Retention()
 
     def check(self) -> TopicConfig:
-        """The config itself, or InvalidOption that names the field and its range."""
+        """The config, or InvalidOption that names the field and its range.
+
+        Names of choices are taken too: ``fsync="timed"`` is ``fsync=FsyncPolicy.TIMED``.
+        """
+        try:
+            checked = msgspec.convert(msgspec.to_builtins(self), TopicConfig)
+        except (msgspec.ValidationError, TypeError) as cause:
+            choices = ", ".join([*(one.value for one in FsyncPolicy), "delete, reject, Codec.ZSTD"])
+            message = f"the topic's settings are wrong: {cause}. Choices are {choices} and the like"
+            raise InvalidOption(message) from cause
+        checked._check_ranges()
+        if checked.codec is not Codec.NONE:
+            # Here, and not at the first record, is where a missing package is noticed.
+            compress(checked.codec, b"")
+        return checked
+
+    def _check_ranges(self) -> None:
         for name, low, high in _RANGES:
             value = getattr(self, name)
-            if not isinstance(value, int) or not low <= value <= high:
+            if not low <= value <= high:
                 raise InvalidOption(f"{name} is {value!r}; it must be {low} to {high}", option=name)
         for name in ("age_ms_max", "bytes_max"):
             value = getattr(self.retention, name)
@@ -115,7 +131,6 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidOption(f"retention {name} is {value}; use None for no limit")
         if self.buffer_bytes_max < self.record_bytes_max:
             raise InvalidOption("buffer_bytes_max must not be below record_bytes_max")
-        return self
 
 
 _RANGES = (
@@ -200,6 +215,7 @@ class TopicFile:
 
     def create(self, config: TopicConfig, now_ms: int) -> TopicState:
         """The topic as it is, made now with this config when it was not there."""
+        self._check_case()
         with self._lock():
             if self.exists():
                 return self.read()

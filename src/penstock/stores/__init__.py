@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InvalidOption
 from penstock.stores.base import (
@@ -16,7 +16,9 @@ from penstock.stores.directory import DirectoryStore
 from penstock.stores.memory import MemoryStore
 from penstock.stores.objects import OBJECT_SCHEMES, ObjectStore
 from penstock.stores.postgres import PostgresStore
-from penstock.stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from penstock.stores.sqlite import SqliteStore
 
 __all__ = [
     "DirectoryStore",
@@ -56,16 +58,27 @@ def open_store(url: str | os.PathLike[str], **options: Any) -> PersistentBacking
     if scheme in OBJECT_SCHEMES:
         return ObjectStore(text, **options)
     if scheme in {"sqlite", "file"}:
-        path = _path_of(scheme, rest)
-        return (
-            SqliteStore(path, **options) if scheme == "sqlite" else DirectoryStore(path, **options)
-        )
+        kind = _sqlite() if scheme == "sqlite" else DirectoryStore
+        return kind(_path_of(scheme, rest), **options)
     # The rest of an unknown URL is not repeated: it may hold a password.
     raise InvalidOption(
         f"no store for {scheme[:20]!r} URLs: use memory:, sqlite:/path, postgresql://..., "
         "s3://bucket/prefix, gs://..., az://..., file:/path or a plain path",
         scheme=scheme,
     )
+
+
+def _sqlite() -> type[SqliteStore]:
+    # Loaded when it is used: most programs never need the database library.
+    from penstock.stores.sqlite import SqliteStore
+
+    return SqliteStore
+
+
+def __getattr__(name: str) -> object:
+    if name == "SqliteStore":
+        return _sqlite()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _path_of(scheme: str, rest: str) -> str:
