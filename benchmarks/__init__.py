@@ -1,0 +1,1 @@
+"""Measures the log beside raw writes, SQLite and LMDB: ``python -m benchmarks --help``."""

@@ -1,0 +1,67 @@
+"""What the figures were measured on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sqlite3
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+import lmdb
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("penstock", "crc32c", "msgspec", "numpy", "pyarrow", "lmdb")
+
+
+def describe(folder: Path) -> dict[str, str]:
+    """Machine, file system of the folder, versions and the commit."""
+    load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    return {
+        "processor": f"{_processor()}, {os.cpu_count()} cores",
+        "memory": f"{_memory_bytes() / (1 << 30):.0f} GiB",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "file system": file_system(folder),
+        "load before": load,
+        "Python": f"{platform.python_implementation()} {platform.python_version()}",
+        "packages": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
+        "SQLite": sqlite3.sqlite_version,
+        "LMDB": ".".join(map(str, lmdb.version())),
+        "commit": _commit(),
+    }
+
+
+def _processor() -> str:
+    found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+    return found[1] if found else platform.machine()
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def file_system(folder: Path) -> str:
+    """Type and options of the file system that holds a folder."""
+    place = str(folder.resolve())
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    around = [one for one in mounts if one[1] == "/" or f"{place}/".startswith(f"{one[1]}/")]
+    mount = max(around, key=lambda one: len(one[1]))
+    return f"{mount[2]} on {mount[0]} ({mount[3]})"
+
+
+def _commit() -> str:
+    try:
+        head = _git("rev-parse", "--short=12", "HEAD")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "src")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return f"{head}{' with changes in src' if changed else ''}"
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, check=True, text=True
+    ).stdout.strip()

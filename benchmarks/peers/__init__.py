@@ -1,0 +1,1 @@
+"""What Penstock is measured against: the disk itself, SQLite and LMDB."""

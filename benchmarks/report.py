@@ -1,0 +1,181 @@
+"""The page of figures, made from the JSON of a run and from nothing else.
+
+``python -m benchmarks.report docs/benchmarks/log.json`` writes ``log.md`` beside it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from benchmarks.model import POINTS
+from benchmarks.results import Judgement, Profile, Report, Result, decode
+from benchmarks.workloads import WORKLOADS
+
+_UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def amount(value: float, unit: str) -> str:
+    """A value with its unit, three digits: ``1.23 M/s``."""
+    if unit == "×":
+        return f"{_digits(value)} ×"
+    if unit == "bytes/s":
+        return f"{value / 1e9:.2f} GB/s"
+    if unit != "records/s":
+        return f"{_digits(value)} {unit}"
+    for size, letter in _UNITS:
+        if value >= size:
+            return f"{_digits(value / size)} {letter}/s"
+    return f"{_digits(value)} /s"
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def markdown(report: Report) -> str:
+    """The whole page."""
+    lines = [
+        "# Benchmark of the log",
+        "",
+        "This page is generated from [log.json](log.json) by `python -m benchmarks.report`.",
+        f"`make bench ARGS='--{report.scale} --json docs/benchmarks/log.json'` repeats the run.",
+        "",
+        *_machine(report),
+        *_how(),
+        *_targets(report.targets),
+        *_workloads(report.results),
+        *_failures(report),
+        *_profiles(report.profiles),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _machine(report: Report) -> Iterator[str]:
+    yield "## The machine"
+    yield ""
+    yield from table(["", ""], [[name, value] for name, value in report.machine.items()])
+    yield f"Measured {report.started}, scale `{report.scale}`, {report.rounds} rounds, "
+    yield f"{report.seconds:.0f} s."
+    yield ""
+
+
+def _how() -> Iterator[str]:
+    yield "## How it is measured"
+    yield ""
+    yield "- A round measures every contender once; the rounds follow each other, so that a slow"
+    yield "  phase of the disk hits all alike. A ratio is the median of the ratios of the rounds."
+    yield "- “raw” is the limit: the very bytes that Penstock writes, packed beforehand, written with"
+    yield "  `os.write` and synced with `os.fdatasync` at the same points."
+    yield "- Nobody is compared at a weaker durability than Penstock's. SQLite runs in WAL mode with"
+    yield "  `synchronous=FULL` where Penstock syncs, LMDB with `sync=True`."
+    yield "- Every record is acknowledged, and where it says durable synced, before the clock stops."
+    yield ""
+
+
+def _targets(targets: Sequence[Judgement]) -> Iterator[str]:
+    if not targets:
+        return
+    yield "## Targets"
+    yield ""
+    yield "For 100-byte records. The median is judged."
+    yield ""
+    rows = [
+        [
+            one.title,
+            f"≥ {amount(one.goal, one.unit)}",
+            amount(one.median, one.unit),
+            amount(one.best, one.unit),
+            "met" if one.met else "**missed**",
+        ]
+        for one in targets
+    ]
+    yield from table(["target", "goal", "median", "best", ""], rows)
+
+
+def _workloads(results: Sequence[Result]) -> Iterator[str]:
+    for workload in WORKLOADS:
+        mine = [result for result in results if result.workload == workload.name]
+        if mine:
+            yield f"## {workload.title}"
+            yield ""
+            yield workload.about
+            yield ""
+            yield from _groups(mine)
+
+
+def _groups(results: Iterable[Result]) -> Iterator[str]:
+    def group(result: Result) -> tuple[int, str]:
+        return result.payload_bytes, result.point
+
+    for (size, point), members in groupby(sorted(results, key=group), key=group):
+        yield f"### {size:,} bytes, {POINTS[point]}"
+        yield ""
+        rows = [result_row(result) for result in members]
+        yield from table(["contender", "how", "best", "median", "× raw", "notes"], rows)
+
+
+def result_row(result: Result) -> list[str]:
+    """One line of a table of results."""
+    notes = [f"{name} {_digits(value)}" for name, value in result.notes.items()]
+    return [
+        result.contender,
+        result.what,
+        amount(result.best, result.unit),
+        amount(result.median, result.unit),
+        "–" if result.to_bound is None else _digits(result.to_bound),
+        ", ".join(notes),
+    ]
+
+
+def _failures(report: Report) -> Iterator[str]:
+    if report.failures:
+        yield "## Not measured"
+        yield ""
+        yield from (f"- `{name}`: {error}" for name, error in report.failures.items())
+        yield ""
+
+
+def _profiles(profiles: Sequence[Profile]) -> Iterator[str]:
+    if profiles:
+        yield "## Where the time goes"
+        yield ""
+        yield "Stacks sampled about every millisecond while a case runs once more: the function that"
+        yield "a thread was in, its share of the thread's samples, and the line seen most often."
+        yield "“(idle)” is a thread that waits for others. Nothing here is used as a figure."
+        yield ""
+        yield from profile_lines(profiles)
+
+
+def profile_lines(profiles: Sequence[Profile]) -> Iterator[str]:
+    """Profiles as tables."""
+    for one in profiles:
+        yield f"### `{one.title}`, {one.thread}"
+        yield ""
+        rows = [
+            [f"{spot.share:.0%}", f"`{spot.function}`", f"`{spot.line.replace('|', '/')}`"]
+            for spot in one.hotspots
+        ]
+        yield from table(["share", "function", "line"], rows)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A Markdown table and the empty line after it."""
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+    yield ""
+
+
+def write_page(source: Path) -> Path:
+    """Write the page of a JSON file beside it."""
+    page = source.with_suffix(".md")
+    page.write_text(markdown(decode(source.read_bytes())), encoding="utf-8")
+    return page
+
+
+if __name__ == "__main__":
+    print(f"wrote {write_page(Path(sys.argv[1]))}")

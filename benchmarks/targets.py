@@ -1,0 +1,77 @@
+"""The targets of the log, for 100-byte records, as ratios within one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks.results import Judgement, Result, best, ratios
+
+
+@dataclass(frozen=True)
+class Target:
+    """At least ``goal`` times another case, or at least ``goal`` of the case's own unit."""
+
+    title: str
+    of: str
+    goal: float
+    to: str | None = None
+
+
+def _against_peers(title: str, group: str, contender: str) -> Iterator[Target]:
+    of = f"{group}/{contender}"
+    yield Target(f"{title}: times SQLite", of, 3, f"{group}/sqlite")
+    yield Target(f"{title}: times LMDB", of, 1, f"{group}/lmdb")
+
+
+def _against_raw(title: str, of: str, goal: float, contender: str = "raw") -> Target:
+    return Target(f"{title}: times raw", of, goal, f"{of.rpartition('/')[0]}/{contender}")
+
+
+_MANY = "publish_many/100"
+_EACH = "one_by_one/100"
+_AWAIT = "awaited/100/sync-each"
+
+TARGETS: tuple[Target, ...] = (
+    _against_raw("`publish_many`, a sync per call", f"{_MANY}/sync-1000/penstock", 0.8),
+    _against_raw("`publish_many`, calls in flight", f"{_MANY}/sync-1000/penstock-pipelined", 0.8),
+    _against_raw("`publish_many`, no sync", f"{_MANY}/no-sync/penstock", 0.3),
+    _against_raw(
+        "`publish_many`, no sync, calls in flight", f"{_MANY}/no-sync/penstock-pipelined", 0.3
+    ),
+    *_against_peers("`publish_many`, a sync per 1,000", f"{_MANY}/sync-1000", "penstock"),
+    *_against_peers("`publish_many`, no sync", f"{_MANY}/no-sync", "penstock"),
+    Target("one by one, no sync", f"{_EACH}/no-sync/penstock", 1e6),
+    _against_raw("one by one, a sync per 1,000", f"{_EACH}/sync-1000/penstock", 0.5),
+    *_against_peers("one by one, a sync per 1,000", f"{_EACH}/sync-1000", "penstock"),
+    *_against_peers("one by one, no sync", f"{_EACH}/no-sync", "penstock"),
+    _against_raw("64 publishers, every record durable", f"{_AWAIT}/penstock-64", 20),
+    *_against_peers("64 publishers, every record durable", _AWAIT, "penstock-64"),
+    Target("read as objects, in batches", "read/100/read/penstock-batches", 1.5e6),
+    Target("read as objects, `async for`", "read/100/read/penstock-for", 1.5e6),
+    Target("read as Arrow", "read/100/read/penstock-arrow", 20e6),
+    Target("read as Arrow, written 10,000 per call", "read/100/read/penstock-arrow-wide", 20e6),
+    Target("recovery", "recovery/100/restart/penstock", 0.5e9),
+)
+
+
+def judge(results: Iterable[Result], targets: Iterable[Target] = TARGETS) -> list[Judgement]:
+    """What became of the targets whose cases were measured."""
+    known = {result.name: result for result in results}
+    wanted = (one for one in targets if {one.of, one.to or one.of} <= known.keys())
+    return [_judge_one(target, known) for target in wanted]
+
+
+def _judge_one(target: Target, known: Mapping[str, Result]) -> Judgement:
+    of = known[target.of]
+    if target.to is None:
+        unit, typical, at_best = of.unit, of.median, of.best
+    else:
+        to = known[target.to]
+        unit, typical = "×", median(ratios(of.samples, to.samples))
+        at_best = best(of.samples, of.unit) / best(to.samples, to.unit)
+    return Judgement(
+        title=target.title, of=target.of, to=target.to, goal=float(target.goal), unit=unit,
+        best=at_best, median=typical, met=typical >= target.goal,
+    )  # fmt: skip

@@ -1,0 +1,178 @@
+"""The benchmark runs, its JSON is whole, its page comes from the JSON, and its ratios are right.
+
+Nothing here asserts a speed: the figures are measured on a quiet machine, by `make bench`.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as program
+from benchmarks.model import SCALES, Case, Load, Sample, Scale
+from benchmarks.peers import raw
+from benchmarks.profile import sampling
+from benchmarks.report import amount, markdown, write_page
+from benchmarks.results import decode, encode, ratio_to_bound, ratios
+from benchmarks.runner import Runner, selected
+from benchmarks.targets import TARGETS, Target, judge
+from benchmarks.workloads import WORKLOADS
+
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks" / "log.md"
+
+TINY = Scale(
+    "quick",
+    rounds=2,
+    seconds=0.005,
+    bytes_max=1 << 20,
+    read_bytes=1 << 20,
+    recovery_bytes=1 << 20,
+    latency_messages=3,
+    payloads=(100,),
+    side_payloads=(100,),
+    profile_seconds=0.02,
+    settle=False,
+)
+
+
+def case(contender: str, values: list[float], *, bound: bool = False, unit: str = "records/s"):
+    found = iter(values)
+    return Case(
+        "publish_many",
+        100,
+        "no-sync",
+        contender,
+        "a fake",
+        lambda _: Sample(next(found), {"records per sync": 7}),
+        unit=unit,
+        bound=bound,
+    )
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    monkeypatch.setitem(SCALES, "quick", TINY)
+
+
+@pytest.mark.timeout(180)
+def test_every_workload_runs_and_every_target_is_judged(tmp_path, tiny, capsys):
+    file = tmp_path / "out" / "log.json"
+    failed = program.main(["--quick", "--json", str(file), "--dir", str(tmp_path / "work")])
+    report = decode(file.read_bytes())
+    assert report.failures == {}
+    assert failed == 0
+    assert {result.workload for result in report.results} == {one.name for one in WORKLOADS}
+    assert {target.title for target in report.targets} == {target.title for target in TARGETS}
+    assert all(len(result.samples) == TINY.rounds for result in report.results)
+    assert all(value > 0 for result in report.results for value in result.samples[:1])
+    assert {profile.thread for profile in report.profiles} >= {"event loop", "commit thread"}
+    assert not list((tmp_path / "work").iterdir()), "the run cleans up behind itself"
+    assert "publish_many/100/sync-1000" in capsys.readouterr().out.replace("\n", "")
+
+
+def test_only_chooses_cases_by_name(tmp_path, tiny):
+    file = tmp_path / "log.json"
+    chosen = ["--quick", "--only", "publish_many/100/no-sync/raw", "--json", str(file)]
+    assert program.main([*chosen, "--dir", str(tmp_path)]) == 0
+    (result,) = decode(file.read_bytes()).results
+    assert result.name == "publish_many/100/no-sync/raw"
+
+
+def test_a_name_that_fits_nothing_is_an_error(tmp_path, tiny, capsys):
+    assert program.main(["--quick", "--only", "no such case", "--dir", str(tmp_path)]) == 2
+    assert "no such case" in capsys.readouterr().out
+
+
+def test_names_of_cases_are_unique_and_targets_name_cases():
+    names = [one.name for group in selected(WORKLOADS, SCALES["default"], None) for one in group]
+    assert len(names) == len(set(names))
+    assert {target.of for target in TARGETS} <= set(names)
+    assert {target.to for target in TARGETS if target.to} <= set(names)
+
+
+def test_ratios_are_taken_round_by_round(tmp_path):
+    runner = Runner(tmp_path, dataclasses.replace(TINY, rounds=3))
+    results = runner.measure(
+        [case("raw", [10.0, 100.0, 40.0], bound=True), case("penstock", [5.0, 20.0, 30.0])]
+    )
+    found = {result.contender: result for result in results}
+    assert found["penstock"].samples == [5.0, 20.0, 30.0]
+    assert (found["penstock"].best, found["penstock"].median) == (30.0, 20.0)
+    assert found["penstock"].to_bound == 0.5  # of 0.5, 0.2 and 0.75
+    assert found["raw"].to_bound == 1.0
+    assert found["penstock"].notes == {"records per sync": 7}
+
+
+def test_a_target_is_judged_by_the_median_of_the_rounds(tmp_path):
+    runner = Runner(tmp_path, dataclasses.replace(TINY, rounds=3))
+    results = runner.measure(
+        [case("raw", [10.0, 100.0, 40.0], bound=True), case("penstock", [5.0, 20.0, 30.0])]
+    )
+    of, to = results[1].name, results[0].name
+    met, missed, rate = judge(
+        results, [Target("a", of, 0.5, to), Target("b", of, 0.51, to), Target("c", of, 20)]
+    )
+    assert (met.median, met.best, met.met) == (0.5, 0.3, True)
+    assert (missed.median, missed.met) == (0.5, False)
+    assert (rate.median, rate.best, rate.met) == (20.0, 30.0, True)
+
+
+def test_of_a_time_the_least_is_the_best(tmp_path):
+    (result,) = Runner(tmp_path, TINY).measure([case("raw", [3.0, 2.0], unit="µs")])
+    assert result.best == 2.0
+
+
+def test_ratios_of_unequal_rounds_are_refused():
+    with pytest.raises(ValueError, match="argument"):
+        ratios([1.0], [1.0, 2.0])
+    assert ratio_to_bound({"a": [1.0]}, "a", "") is None
+
+
+def test_a_failing_case_is_named_and_the_others_are_measured(tmp_path):
+    runner = Runner(tmp_path, TINY)
+    results = runner.measure([case("broken", []), case("raw", [1.0, 2.0], bound=True)])
+    assert [result.contender for result in results] == ["raw"]
+    assert list(runner.failures) == ["publish_many/100/no-sync/broken"]
+
+
+def test_the_page_is_made_from_the_json_alone(tmp_path, tiny):
+    file = tmp_path / "log.json"
+    program.main(["--quick", "--only", "awaited/100/sync-each", "--json", str(file)])
+    report = decode(file.read_bytes())
+    assert encode(report) == file.read_bytes()
+    page = write_page(file).read_text(encoding="utf-8")
+    assert page == markdown(report)
+    for result in report.results:
+        assert f"| {result.contender} |" in page
+        assert amount(result.median, result.unit) in page
+    assert report.machine["file system"] in page
+
+
+def test_amounts_have_three_digits():
+    assert amount(1_234_567, "records/s") == "1.23 M/s"
+    assert amount(845, "records/s") == "845 /s"
+    assert amount(512_345_678, "bytes/s") == "0.51 GB/s"
+    assert amount(0.8123, "×") == "0.812 ×"
+    assert amount(1234.4, "µs") == "1,234 µs"
+
+
+def test_raw_writes_the_bytes_that_penstock_writes():
+    block = raw.packed(100, 50)
+    assert b"".join(Load(100, 0, 0, 50).values()) in block
+    assert len(block) < 50 * 110 + 200
+
+
+def test_a_busy_function_is_seen_by_the_sampler():
+    with sampling() as sampler:
+        while sum(counter.total() for counter in sampler.seen.values()) < 5:
+            sum(range(1000))
+    assert any(
+        function == "test_a_busy_function_is_seen_by_the_sampler"
+        for _, function, _ in sampler.seen["event loop"]
+    )
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="no figures are committed yet")
+def test_the_committed_page_is_that_of_the_committed_json():
+    source = PAGE.with_suffix(".json").read_bytes()
+    assert PAGE.read_text(encoding="utf-8") == markdown(decode(source))
