@@ -9,6 +9,9 @@ from typing import Any
 from penstock.errors import DamagedEntry, MissingExtra
 from penstock.system import Buffer
 
+WINDOW_BYTES_MAX = 8 * 1024 * 1024
+"""What a zstd frame may ask the decompressor to keep; level 1 asks for far less."""
+
 
 class Codec(enum.IntEnum):
     """How the body of an entry is compressed."""
@@ -43,12 +46,28 @@ def decompress(codec: int, body: Buffer, size: int) -> bytes:
 
 def _decompress(codec: int, body: Buffer, size: int) -> bytes:
     if codec == Codec.ZLIB:
-        return zlib.decompressobj().decompress(body, max(1, size))
+        return _inflate(body, size)
     if codec == Codec.LZ4:
         return bytes(_lz4().decompress(body, uncompressed_size=size))
     if codec == Codec.ZSTD:
-        return bytes(_zstd().ZstdDecompressor().decompress(body, max_output_size=size))
+        return _unpack_zstd(body, size)
     raise DamagedEntry(f"unknown codec {codec}", reason="codec")
+
+
+def _inflate(body: Buffer, size: int) -> bytes:
+    stream = zlib.decompressobj()
+    data = stream.decompress(body, size + 1)
+    if not stream.eof or stream.unused_data:
+        raise DamagedEntry("the body is not one whole zlib stream", reason="codec")
+    return data
+
+
+def _unpack_zstd(body: Buffer, size: int) -> bytes:
+    zstd = _zstd()
+    # The frame's own size decides how much the library allocates, so it is checked first.
+    if zstd.frame_content_size(body) != size:
+        raise DamagedEntry("the body has another length after decompression", reason="codec")
+    return bytes(zstd.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX).decompress(body))
 
 
 def _lz4() -> Any:

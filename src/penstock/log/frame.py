@@ -38,7 +38,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from penstock.errors import DamagedEntry, UnsupportedFormat
+from penstock.errors import DamagedEntry, DamageError, UnsupportedFormat
 from penstock.log import columns
 from penstock.log.codec import Codec, compress, decompress
 from penstock.system import Buffer
@@ -262,7 +262,7 @@ def find_next(data: bytes, start: int) -> int | None:
 def _is_header(data: bytes, position: int) -> bool:
     try:
         parse_header(data, position)
-    except DamagedEntry:
+    except DamageError:
         return False
     return True
 

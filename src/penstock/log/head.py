@@ -2,7 +2,8 @@
 
 Writers move it under the partition's lock, after the bytes that it speaks of. Readers look at it
 without a lock. It is synced when a segment is rolled and on close; between those, a power cut may
-leave an older head, which says less than is true and never more.
+leave an older head, which says less than is true and never more. A roll writes it to both slots,
+so that no slot speaks of a segment that retention may remove.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from penstock.errors import KeyNotFound
 from penstock.log.slots import SlottedFile
 from penstock.stores.base import PersistentBackingStore
 
-_FIELDS = struct.Struct("<QQQQQqII")
+_FIELDS = struct.Struct("<QQQQQqIII")
 
 
 class Head(NamedTuple):
@@ -36,7 +37,13 @@ class Head(NamedTuple):
     """Header checksum of the last entry, which the next one chains to."""
     durable_checksum: int = 0
     """Header checksum of the last synced entry."""
+    failures: int = 0
+    """Failed writes and syncs so far: when it grows, every process checks the disk again."""
     generation: int = 0
+
+    def trusts(self, later: Head) -> bool:
+        """Whether that one can be built on by somebody who last saw this one."""
+        return later.generation >= self.generation and later.failures == self.failures
 
     def synced(self) -> Head:
         """The same end, all of it durable."""
@@ -57,13 +64,21 @@ class HeadFile:
 
     def read(self) -> Head | None:
         """The newest sound head; None when the file is absent, new or wholly damaged."""
+        return self.look()[0]
+
+    def look(self) -> tuple[Head | None, bool]:
+        """The newest sound head, and whether a slot is damaged, so that there may be a newer one.
+
+        Without the lock a slot may also look damaged because it is being written.
+        """
         try:
             slot = self._slots.read()
         except KeyNotFound:
-            return None
+            return None, False
         if slot.generation == 0 or len(slot.payload) != _FIELDS.size:
-            return None
-        return Head(*_FIELDS.unpack(slot.payload))._replace(generation=slot.generation)
+            return None, bool(slot.damaged or slot.generation)
+        head = Head(*_FIELDS.unpack(slot.payload))._replace(generation=slot.generation)
+        return head, bool(slot.damaged)
 
     def write(self, head: Head) -> Head:
         """Write the head as the next generation and return it; not synced."""
@@ -71,6 +86,12 @@ class HeadFile:
         assert head.durable_position <= head.position, "never more durable than written"
         written = head._replace(generation=head.generation + 1)
         self._slots.write(written.generation, _FIELDS.pack(*written[:-1]))
+        return written
+
+    def write_durably(self, head: Head) -> Head:
+        """Write the head to both slots and sync: no power cut brings an older one back."""
+        written = self.write(self.write(head))
+        self.sync()
         return written
 
     def sync(self) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from penstock.errors import DamagedFile, KeyNotFound
+from penstock.errors import DamagedFile, InvalidOption, KeyNotFound
 from penstock.log.names import offset_key
 from penstock.log.slots import SlottedFile
 from penstock.stores.base import PersistentBackingStore
 
 _FIELDS = struct.Struct("<Qq")
 LOCK_TIMEOUT_SECONDS = 30.0
+_OFFSET_MAX = (1 << 63) - 1
 
 
 class CommittedOffset(NamedTuple):
@@ -39,6 +40,7 @@ class OffsetFile:
         self._store = store
         self.key = offset_key(group, topic, partition)
         self._slots = SlottedFile(store, self.key, b"OFFS")
+        self._durable_generation = 0
 
     def read(self) -> CommittedOffset | None:
         """The committed offset, None when nothing was committed yet; DamagedFile when unreadable."""
@@ -46,8 +48,10 @@ class OffsetFile:
 
     def commit(self, offset: int, now_ms: int) -> int:
         """Move the offset forward to this one, durably; returns where it stands."""
+        _check_offset(offset)
         with self._store.lock(self.key, LOCK_TIMEOUT_SECONDS):
             generation, present = self._read()
+            self._secure(generation, present)
             if present is not None and present.offset >= offset:
                 return present.offset
             self._write(generation + 1, offset, now_ms)
@@ -55,17 +59,35 @@ class OffsetFile:
 
     def reset(self, offset: int, now_ms: int) -> None:
         """Set the offset, backwards too: what an explicit seek or a repair asks for."""
+        _check_offset(offset)
         with self._store.lock(self.key, LOCK_TIMEOUT_SECONDS):
             try:
-                generation = self._read()[0]
+                generation, present = self._read()
+                self._secure(generation, present)
             except DamagedFile:
-                self._store.delete(self.key)
                 generation = 0
             self._write(generation + 1, offset, now_ms)
 
+    def _secure(self, generation: int, present: CommittedOffset | None) -> None:
+        """Make sure that the newest slot is on the disk before anything builds on it.
+
+        Whoever wrote it may have died before its sync, or the sync may have failed; the slot is
+        written again because after a failed sync only that makes the next sync tell the truth.
+        """
+        if present is not None and generation != self._durable_generation:
+            self._slots.write(generation, _FIELDS.pack(present.offset, present.committed_ms))
+            self._store.sync(self.key)
+            self._durable_generation = generation
+
     def _write(self, generation: int, offset: int, now_ms: int) -> None:
-        self._slots.write(generation, _FIELDS.pack(offset, now_ms))
-        self._store.sync(self.key)
+        payload = _FIELDS.pack(offset, now_ms)
+        if generation == 1:
+            # Atomic, so that a torn first commit is not taken for a damaged file.
+            self._store.write(self.key, self._slots.first(payload))
+        else:
+            self._slots.write(generation, payload)
+            self._store.sync(self.key)
+        self._durable_generation = generation
 
     def _read(self) -> tuple[int, CommittedOffset | None]:
         try:
@@ -88,3 +110,8 @@ class OffsetFile:
             file=self.key,
             reason=reason,
         )
+
+
+def _check_offset(offset: int) -> None:
+    if not 0 <= offset <= _OFFSET_MAX:
+        raise InvalidOption(f"offset {offset} is outside 0..{_OFFSET_MAX}", option="offset")

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from penstock.errors import DamagedFile, Poisoned, StorageError
-from penstock.log.frame import Draft, seal
+from penstock.errors import DamagedFile, PenstockError, Poisoned, RecordTooLarge, StorageError
+from penstock.log.frame import ENTRY_BYTES_MAX, FRAME_BYTES, RECORDS_MAX, Draft, seal
 from penstock.log.head import Head, HeadFile
-from penstock.log.index import ROW_BYTES, IndexBuilder, IndexRow
+from penstock.log.index import ROW_BYTES, Index, IndexBuilder, IndexRow
 from penstock.log.names import PartitionKeys, SegmentName
 from penstock.log.recovery import RecoveryReport, TailEnd, TailScanner, after_end
 from penstock.log.segment import (
@@ -64,6 +64,7 @@ class PartitionLog:
         self._head_file = HeadFile(store, keys.head)
         self._poison: BaseException | None = None
         self._attached = False
+        self._head_durable = False
         self._head = Head()
         self._log_id = b""
         self._index = IndexBuilder()
@@ -89,6 +90,7 @@ class PartitionLog:
         Raises ``DamagedEntry`` or ``DamagedFile`` when something durable does not read back; the
         files are then left as they are. A crash in the middle is repaired by the next attach.
         """
+        self._check()
         with self._store.lock(self.keys.head, self._lock_timeout):
             return self._attach()
 
@@ -99,6 +101,7 @@ class PartitionLog:
         was acknowledged; a part may be found after a restart.
         """
         self._check()
+        _check_sizes(drafts)
         with self._store.lock(self.keys.head, self._lock_timeout):
             if not self._attached:
                 self._attach()
@@ -117,9 +120,22 @@ class PartitionLog:
     def close(self) -> None:
         """Sync the records and the head; a poisoned partition is left as it is."""
         if self._poison is None and self._attached and self._head.generation:
-            self.sync()
-            with self._poisoning():
+            with self._store.lock(self.keys.head, self._lock_timeout), self._poisoning():
+                self._sync()
                 self._head_file.sync()
+
+    def secure_head(self) -> None:
+        """Make the head durable in both slots; needed once before sealed segments are removed.
+
+        The process that sealed them may have died before it synced the head, and a power cut would
+        bring back one that speaks of a segment that is gone.
+        """
+        self._check()
+        with self._store.lock(self.keys.head, self._lock_timeout):
+            if not self._attached:
+                self._attach()
+            with self._poisoning():
+                self._secure(self._take_over())
 
     # Failure
 
@@ -139,18 +155,34 @@ class PartitionLog:
             yield
         except BaseException as cause:
             self._poison = cause
+            self._attached = False
+            if isinstance(cause, StorageError | OSError):
+                self._tell_others()
             raise
+
+    def _tell_others(self) -> None:
+        """Let every process check the tail again before it builds on it.
+
+        After a failed sync the kernel takes bytes for clean that are not on the disk. Another
+        process would sync without an error and claim them.
+        """
+        with suppress(PenstockError, OSError):
+            head = self._head_file.read()
+            if head is not None:
+                self._head_file.write(head._replace(failures=head.failures + 1))
 
     # Under the lock
 
     def _attach(self) -> RecoveryReport:
-        head = self._head_file.read()
+        head, damaged = self._head_file.look()
         segments = list_segments(self.keys, self._store, self._tier)
         end = TailScanner(self.keys, segments, head).find_end()
-        self._log_id = end.log_id or _read_log_id(segments) or self._new_log_id()
+        self._log_id = end.log_id or _read_log_id(segments, end) or self._new_log_id()
         with self._poisoning():
             bytes_cut = _cut(end)
-            self._head = self._settle(head, end.head)
+            self._write_again(end)
+            self._head = self._settle(head, end.head, damaged=damaged)
+        self._trim_index()
         self._index = IndexBuilder(self._head.position)
         self._attached = True
         return RecoveryReport(
@@ -160,35 +192,54 @@ class PartitionLog:
             bytes_checked=end.checked,
             bytes_cut=bytes_cut,
             head_lost=head is None and bool(segments),
+            head_damaged=damaged,
         )
 
-    def _settle(self, before: Head | None, found: Head) -> Head:
-        """Make everything up to the found end durable and write the head that says so."""
-        generation = 0 if before is None else before.generation
-        settled = found.synced()._replace(generation=generation)
-        if settled == (before or Head()):
-            return settled
-        same_segment = before is not None and before.segment_base == found.segment_base
-        self._write_again(found, before.durable_position if before and same_segment else 0)
-        settled = self._head_file.write(settled)
-        self._head_file.sync()
-        return settled
+    def _settle(self, before: Head | None, found: Head, *, damaged: bool) -> Head:
+        """Write the head that says that everything up to the found end is durable."""
+        before = before or Head()
+        settled = found.synced()._replace(
+            # Of an entry that was lost, but no entry before it is younger: time never goes back.
+            timestamp=max(found.timestamp, before.timestamp),
+            failures=before.failures,
+            generation=before.generation,
+        )
+        self._head_durable = False
+        return settled if settled == before and not damaged else self._secure(settled)
 
-    def _write_again(self, head: Head, start: int) -> None:
-        """Write the tail over itself and sync it.
+    def _secure(self, head: Head) -> Head:
+        """Make the head durable in both slots, once."""
+        if not self._head_durable:
+            head = self._head = self._head_file.write_durably(head)
+            self._head_durable = True
+        return head
+
+    def _write_again(self, end: TailEnd) -> None:
+        """Write what is not known to be durable over itself and sync it.
 
         After a failed sync the page cache shows bytes that are not on the disk and that no later
         sync would write. Written again they are dirty again, so this sync tells the truth.
         """
-        key = self._segment_key(head)
-        for position in range(start, head.position, CHUNK_BYTES):
-            data = self._store.read(key, position, min(CHUNK_BYTES, head.position - position))
-            self._store.write_at(key, position, [data])
-        if head.position > start:
-            self._store.sync(key)
+        for source, start in end.spans:
+            size = source.size()
+            if source.store is not self._store or size <= start:
+                continue
+            for position in range(start, size, CHUNK_BYTES):
+                data = self._store.read(source.key, position, CHUNK_BYTES)
+                self._store.write_at(source.key, position, [data])
+            self._store.sync(source.key)
+
+    def _trim_index(self) -> None:
+        """Drop rows that speak of entries that are gone; it is a hint, so failures do not count."""
+        key = self.keys.index(SegmentName(self._head.segment_base))
+        with suppress(PenstockError):
+            index = Index.parse(self._store.read(key)) or Index()
+            rows = [row for row in index.rows if row.position < self._head.position]
+            if len(rows) < len(index.rows):
+                self._store.truncate(key, len(rows) * ROW_BYTES)
 
     def _append(self, drafts: Sequence[Draft], *, sync: bool) -> Appended:
-        head = self._take_over()
+        head = self._secure(self._take_over())
         if head.position >= self.segment_bytes_max and head.next_offset > head.segment_base:
             head = self._roll(head)
         writing = _Writing(head, max(head.timestamp, self._system.clock.time_ms()))
@@ -207,12 +258,21 @@ class PartitionLog:
 
     def _take_over(self) -> Head:
         """The present head; bytes that a dead writer left behind it are cut off."""
-        head = self._head_file.read() or self._head
+        found, damaged = self._head_file.look()
+        head = found or Head()
+        if damaged or not self._head.trusts(head):
+            # Somebody's sync failed, or the newest head is lost: nothing may be cut by this one.
+            self._attach()
+            head = self._head
         if head.generation != self._head.generation:
             self._index = IndexBuilder(head.position)
         self._head = head
         key = self._segment_key(head)
         size = self._store.size(key) if self._store.exists(key) else 0
+        if size and not head.generation:
+            # The first writer died before it wrote a head.
+            self._attach()
+            return self._head
         if size > head.position:
             self._store.truncate(key, head.position)
         if size < head.position:
@@ -239,9 +299,8 @@ class PartitionLog:
         writing.add(end.draft())
         self._store.write_at(key, head.position, writing.buffers)
         self._store.sync(key)
-        rolled = self._head_file.write(after_end(writing.head, writing.head.checksum))
-        # Synced here so that a stale head never points at a segment that retention removed.
-        self._head_file.sync()
+        # Durable so that a stale head never points at a segment that retention removed.
+        rolled = self._head_file.write_durably(after_end(writing.head, writing.head.checksum))
         self._index = IndexBuilder()
         self.rolls += 1
         return rolled
@@ -319,5 +378,21 @@ def _cut(end: TailEnd) -> int:
     return removed
 
 
-def _read_log_id(segments: Sequence[SegmentSource]) -> bytes | None:
-    return SegmentStart.parse(segments[-1].first_entry()).log_id if segments else None
+def _read_log_id(segments: Sequence[SegmentSource], end: TailEnd) -> bytes | None:
+    """What the last segment that stays says."""
+    last = end.head.segment_base if end.head.position else end.head.segment_base - 1
+    kept = [source for source in segments if source.name.base <= last]
+    return SegmentStart.parse(kept[-1].first_entry()).log_id if kept else None
+
+
+def _check_sizes(drafts: Sequence[Draft]) -> None:
+    """Refuse what no reader would take, before anything is written."""
+    for entry in drafts:
+        size = max(entry.stored_length, entry.body_length) + FRAME_BYTES
+        if size > ENTRY_BYTES_MAX or entry.record_count > RECORDS_MAX:
+            raise RecordTooLarge(
+                f"an entry of {size} bytes and {entry.record_count} records is over the limit of "
+                f"{ENTRY_BYTES_MAX} bytes and {RECORDS_MAX} records",
+                size=size,
+                limit=ENTRY_BYTES_MAX,
+            )

@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.errors import DamagedEntry, DamagedFile, DamageError
-from penstock.log.frame import KIND_END, KIND_START, Entry, find_next, parse_header
+from penstock.log.frame import (
+    HEADER_BYTES,
+    KIND_END,
+    KIND_START,
+    Entry,
+    find_next,
+    parse_header,
+)
 from penstock.log.head import Head
 from penstock.log.names import PartitionKeys, SegmentName
 from penstock.log.segment import CHUNK_BYTES, SegmentEnd, SegmentSource, SegmentStart
@@ -31,11 +38,13 @@ class RecoveryReport:
     """Bytes of a torn tail that were cut off: nobody was told that they were durable."""
     head_lost: bool = False
     """The head was absent or unreadable and was made anew from the segments."""
+    head_damaged: bool = False
+    """One of the two slots of the head was damaged and was written anew."""
 
     @property
     def clean(self) -> bool:
         """Whether there was nothing to mend."""
-        return not (self.bytes_cut or self.head_lost)
+        return not (self.bytes_cut or self.head_lost or self.head_damaged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +54,8 @@ class TailEnd:
     head: Head
     log_id: bytes | None
     checked: int
+    spans: Sequence[tuple[SegmentSource, int]] = ()
+    """The segments that are kept, each with the position from where it was not known durable."""
     torn: tuple[SegmentSource, int] | None = None
     """The segment and position from where bytes are to be cut."""
     surplus: Sequence[SegmentSource] = ()
@@ -61,7 +72,7 @@ class TailScanner:
         self._segments = segments
         self._head = _start_at(segments, head)
         self._chain_known = head is not None
-        self._position = self._head.position
+        self._position = self._start_position = self._head.position
         self._sealed = False
         self._log_id: bytes | None = None
         self._checked = 0
@@ -77,8 +88,11 @@ class TailScanner:
             if number:
                 self._enter(source)
             if not self._walk(source):
-                return self._torn(rest[number:])
-        return TailEnd(self._head, self._log_id, self._checked)
+                return self._torn(rest[:number], rest[number:])
+        return TailEnd(self._head, self._log_id, self._checked, self._spans(rest))
+
+    def _spans(self, kept: Sequence[SegmentSource]) -> list[tuple[SegmentSource, int]]:
+        return [(one, 0 if place else self._start_position) for place, one in enumerate(kept)]
 
     def _enter(self, source: SegmentSource) -> None:
         """Go on in the next segment, which must begin where the last one ended."""
@@ -138,13 +152,32 @@ class TailScanner:
             self._sealed = True
             self._head = after_end(self._head, SegmentEnd.parse(entry).chain_on(header.checksum))
 
-    def _torn(self, rest: Sequence[SegmentSource]) -> TailEnd:
+    def _torn(self, before: Sequence[SegmentSource], rest: Sequence[SegmentSource]) -> TailEnd:
         """The end at a torn position; raises when something durable lies behind it."""
-        claimed = max(self._head.durable_offset, _claimed(rest, self._position))
+        claimed = max(self._head.durable_offset, self._claimed(rest))
         if claimed > self._head.next_offset:
             raise self._durable_damage(rest[0], self._position, claimed)
         torn = (rest[0], self._position)
-        return TailEnd(self._head, self._log_id, self._checked, torn, rest[1:])
+        # A segment that is torn at its very start goes as a whole.
+        spans = self._spans([*before, *rest[: 1 if self._position else 0]])
+        return TailEnd(self._head, self._log_id, self._checked, spans, torn, rest[1:])
+
+    def _claimed(self, rest: Sequence[SegmentSource]) -> int:
+        """The highest durable offset that any sound header behind the position claims."""
+        start = self._position + self._torn_bytes(rest[0])
+        next_offset = self._head.next_offset
+        claims = [_claimed_in(rest[0], start, next_offset)]
+        claims += [_claimed_in(source, 0, next_offset) for source in rest[1:]]
+        return max(claims)
+
+    def _torn_bytes(self, source: SegmentSource) -> int:
+        """Bytes of the torn entry if its header is whole: what looks like one inside is a value."""
+        try:
+            header = parse_header(source.store.read(source.key, self._position, HEADER_BYTES))
+        except DamageError:
+            return 0
+        follows = header.previous == self._head.checksum
+        return header.entry_bytes if follows or not self._chain_known else 0
 
     def _durable_damage(self, source: SegmentSource, position: int, claimed: int) -> DamageError:
         offset = self._head.next_offset
@@ -199,21 +232,17 @@ def _has_start(source: SegmentSource) -> bool:
         return False
 
 
-def _claimed(rest: Sequence[SegmentSource], position: int) -> int:
-    """The highest durable offset that any sound header behind the position claims."""
-    claims = [_claimed_in(rest[0], position)]
-    claims += [_claimed_in(source, 0) for source in rest[1:]]
-    return max(claims)
-
-
-def _claimed_in(source: SegmentSource, position: int) -> int:
+def _claimed_in(source: SegmentSource, position: int, next_offset: int) -> int:
+    """The highest claim of the headers that can belong to entries behind ``next_offset``."""
     claimed = 0
     size = source.size()
     while position < size:
         data = source.store.read(source.key, position, CHUNK_BYTES + 4096)
         place = 0
         while (found := find_next(data, place)) is not None:
-            claimed = max(claimed, parse_header(data, found).durable_offset)
+            header = parse_header(data, found)
+            if max(next_offset, header.durable_offset) <= header.base_offset:
+                claimed = max(claimed, header.durable_offset)
             place = found + 5
         position += CHUNK_BYTES
     return claimed

@@ -55,7 +55,8 @@ class SegmentStart(NamedTuple):
             raise DamagedEntry("the segment does not begin with a start entry", reason="start")
         body = bytes(entry.body)
         log_id, partition, rewrite = _START.unpack_from(body)
-        return cls(log_id, partition, rewrite, body[_START.size :].decode())
+        topic = body[_START.size :].decode("utf-8", "replace")
+        return cls(log_id, partition, rewrite, topic)
 
 
 class SegmentEnd(NamedTuple):
@@ -110,7 +111,7 @@ class SegmentSource(NamedTuple):
 
         Entries before a damaged one are returned; the call that starts at the damage raises.
         """
-        wanted = min(size, limit - position)
+        wanted = min(max(size, HEADER_BYTES), limit - position)
         data = self.store.read(self.key, position, wanted)
         found: list[Entry] = []
         try:

@@ -52,17 +52,23 @@ class SlottedFile:
         slots = [self._parse(data[:SLOT_BYTES]), self._parse(data[SLOT_BYTES:])]
         damaged = slots.count(None)
         newest = max((slot for slot in slots if slot is not None), default=NO_SLOT)
+        if newest.generation > 1:
+            # The other slot held the generation before: an empty one was lost.
+            damaged += slots.count(NO_SLOT)
         return newest._replace(damaged=damaged)
 
     def write(self, generation: int, payload: bytes) -> None:
         """Write the slot of this generation; durable only after a sync of the key."""
-        slot = self._pack(generation, payload)
-        if generation <= 1:
+        if generation == 1:
             # The first one makes both slots, so that the second never starts beyond the end.
-            first = [_EMPTY, slot] if generation % 2 else [slot, _EMPTY]
-            self._store.write_at(self.key, 0, first)
+            self._store.write_at(self.key, 0, [self.first(payload)])
         else:
+            slot = self._pack(generation, payload)
             self._store.write_at(self.key, generation % 2 * SLOT_BYTES, [slot])
+
+    def first(self, payload: bytes) -> bytes:
+        """The whole file with its first generation."""
+        return _EMPTY + self._pack(1, payload)
 
     def _pack(self, generation: int, payload: bytes) -> bytes:
         assert len(payload) <= PAYLOAD_BYTES_MAX, "a slot is a sector"

@@ -6,6 +6,7 @@ Each key is a file below the root. Files are 0600, directories 0700. Every call 
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections import OrderedDict
@@ -25,6 +26,7 @@ from penstock.system import Buffer, Files, System, Watch
 HANDLES_MAX = 256
 LOCK_POLL_SECONDS_MIN = 0.0002
 LOCK_POLL_SECONDS_MAX = 0.005
+_MAY_NOT_WRITE = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class _Handle:
@@ -71,6 +73,7 @@ class DirectoryStore(PersistentBackingStore):
         self._handles_max = handles_max
         self._mutex = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
+        self._durable_folders: set[str] = set()
         self._closed = False
         self._reads = self._writes = self._syncs = self._deletes = 0
         self._bytes_read = self._bytes_written = 0
@@ -90,7 +93,7 @@ class DirectoryStore(PersistentBackingStore):
             self._make_directories(folder)
             self._write_whole(temporary, data)
             self._files.rename(temporary, target)
-            self._files.sync_directory(folder)
+            self._sync_names(folder)
         except OSError as cause:
             with suppress(OSError):
                 self._files.unlink(temporary)
@@ -118,7 +121,10 @@ class DirectoryStore(PersistentBackingStore):
         try:
             self._files.unlink(path)
             self._files.sync_directory(os.path.dirname(path))
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        except (NotADirectoryError, IsADirectoryError):
+            return
+        except FileNotFoundError:
+            self._finish_delete(key)
             return
         except OSError as cause:
             self._fail("delete", key, cause)
@@ -176,7 +182,7 @@ class DirectoryStore(PersistentBackingStore):
             handle, _ = self._current(key)
             self._files.sync(handle.descriptor)
             if not handle.name_synced:
-                self._files.sync_directory(os.path.dirname(self._path(key)))
+                self._sync_names(os.path.dirname(self._path(key)))
                 handle.name_synced = True
         except OSError as cause:
             self._fail("sync", key, cause)
@@ -194,7 +200,7 @@ class DirectoryStore(PersistentBackingStore):
             try:
                 yield
             finally:
-                self._files.unlock(handle.descriptor)
+                self._unlock(key, handle)
         finally:
             mutex.release()
 
@@ -268,7 +274,9 @@ class DirectoryStore(PersistentBackingStore):
     def _open_file(self, path: str, *, create: bool) -> int:
         try:
             return self._files.open(path, create=create)
-        except PermissionError:
+        except OSError as cause:
+            if cause.errno not in _MAY_NOT_WRITE:
+                raise
             # A reader of a log that it may not write to.
             return self._files.open(path, write=False)
 
@@ -304,8 +312,15 @@ class DirectoryStore(PersistentBackingStore):
         if self._files.status(handle.descriptor).links:
             return handle
         # Deleted between open and lock: the lock of a file without a name keeps nobody out.
-        self._files.unlock(handle.descriptor)
+        self._unlock(key, handle)
         return None
+
+    def _unlock(self, key: str, handle: _Handle) -> None:
+        try:
+            self._files.unlock(handle.descriptor)
+        except OSError:
+            # Closing the file, when nobody holds the handle any more, releases the lock as well.
+            self._forget(key)
 
     def _lock_timeout(self, key: str, timeout: float) -> DeadlineExceeded:
         return DeadlineExceeded(
@@ -326,6 +341,29 @@ class DirectoryStore(PersistentBackingStore):
         with suppress(FileExistsError):
             self._files.make_directory(path)
         self._files.sync_directory(parent)
+
+    def _sync_names(self, folder: str) -> None:
+        """Sync the names in a folder, and once those of all folders above it, the root's included.
+
+        Whoever made a folder may have died before its name was synced.
+        """
+        self._files.sync_directory(folder)
+        while folder not in self._durable_folders and folder.startswith(self.path):
+            parent = os.path.dirname(folder)
+            # The folder that the root is in may belong to somebody else.
+            with suppress(PermissionError):
+                self._files.sync_directory(parent)
+            self._durable_folders.add(folder)
+            folder = parent
+
+    def _finish_delete(self, key: str) -> None:
+        """Whoever removed the key may have died before that was synced."""
+        try:
+            self._files.sync_directory(os.path.dirname(self._path(key)))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as cause:
+            self._fail("delete", key, cause)
 
     def _write_whole(self, path: str, data: Buffer) -> None:
         descriptor = self._files.open(path, create=True)

@@ -1,0 +1,483 @@
+"""A simulated machine with several writers on one log, and a model that says what must be there.
+
+Invariants, checked on every disk that a power cut could leave:
+
+- I1 every record that was acknowledged as durable is there, byte for byte, at its offset;
+- I2 nothing that was never appended;
+- I3 offsets are dense and in order;
+- I4 the log opens: a power cut never needs repair;
+- I5 appending works afterwards;
+- I6 a second recovery finds nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from penstock.errors import KeyNotFound, PenstockError, UnknownTopic
+from penstock.log.columns import Columns
+from penstock.log.frame import Draft, draft
+from penstock.log.names import PartitionKeys
+from penstock.log.offsets import OffsetFile
+from penstock.log.partition import PartitionLog
+from penstock.log.reader import PartitionReader
+from penstock.log.topic import TopicConfig, TopicFile
+from penstock.stores.base import PersistentBackingStore
+from penstock.stores.directory import DirectoryStore
+from penstock.testing.clock import VirtualClock
+from penstock.testing.disk import SimulatedDisk, SyncPoint
+from penstock.testing.worker import simulated_system
+
+ROOT = "/data/log"
+TOPIC = "orders"
+GROUP = "billing"
+PROBE = (None, b"probe after recovery")
+
+Row = tuple[bytes | None, bytes | None]
+"""Key and value of a record."""
+
+
+class Broken(AssertionError):
+    """An invariant does not hold; ``check`` names it."""
+
+    def __init__(self, check: str, detail: object) -> None:
+        super().__init__(f"{check}: {detail}")
+        self.check = check
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+def draft_of(rows: Sequence[Row]) -> Draft:
+    """One entry with these keys and values."""
+    keys = [key for key, _ in rows] if any(key is not None for key, _ in rows) else None
+    columns = Columns([value for _, value in rows], keys)
+    flags, body = columns.encode()
+    return draft(flags, body, len(columns))
+
+
+def read_rows(
+    store: PersistentBackingStore, keys: PartitionKeys, start: int = 0, bytes_max: int = 1 << 20
+) -> list[Row]:
+    """All durable records from an offset on; Broken when offsets are not dense."""
+    cursor = PartitionReader(store, keys).cursor(start)
+    rows: list[Row] = []
+    while entries := cursor.fetch(bytes_max):
+        for entry in entries:
+            for record in entry.view().records(keys.topic, keys.partition):
+                if record.offset != start + len(rows):
+                    raise Broken("I3", f"offset {record.offset} where {start + len(rows)} belongs")
+                rows.append((record.key, record.value))
+    return rows
+
+
+@dataclass
+class PartitionModel:
+    """What was appended to a partition, and what of it must survive."""
+
+    written: list[Row] = field(default_factory=list)
+    """Acknowledged, by offset: survives the death of processes."""
+    durable: int = 0
+    """Every record below was acknowledged as durable."""
+    in_flight: list[Row] = field(default_factory=list)
+    """Of the call that is running: may be there, wholly, in part, or not."""
+    ghosts: list[tuple[int, list[Row]]] = field(default_factory=list)
+    """Of calls that failed or died: may be found behind that offset."""
+    earliest: int = 0
+    """Retention removed everything below."""
+
+    def futures(self) -> Iterator[list[Row]]:
+        """Every sequence of which a prefix may be found after a power cut."""
+        yield self.written + self.in_flight
+        for start, rows in self.ghosts:
+            if start >= self.durable:
+                yield self.written[:start] + rows
+
+    def abandon(self) -> None:
+        """The running call failed or died."""
+        if self.in_flight:
+            self.ghosts.append((len(self.written), self.in_flight))
+            self.in_flight = []
+
+    def adopt(self, rows: Sequence[Row]) -> None:
+        """Recovery found this and made it durable."""
+        self.written = self.written[: self.earliest] + list(rows)
+        self.durable = len(self.written)
+        self.ghosts = []
+        self.in_flight = []
+
+    def check(self, rows: Sequence[Row], at_least: int, start: int) -> None:
+        """Whether these records may be what a crash left."""
+        end = start + len(rows)
+        if end < at_least:
+            raise Broken("I1", f"records {end} to {at_least - 1} are lost")
+        if list(rows[: self.durable - start]) != self.written[start : self.durable]:
+            raise Broken("I1", "a durable record reads back otherwise")
+        if not any(list(rows) == future[start:end] for future in self.futures()):
+            raise Broken("I2", "records that were never appended in this order")
+
+
+class Process:
+    """One process: its own handles and objects, on the disk that all share."""
+
+    def __init__(self, world: World) -> None:
+        self.store = DirectoryStore(ROOT, system=world.system)
+        self.logs = [
+            PartitionLog(
+                self.store, keys, system=world.system, segment_bytes_max=world.segment_bytes_max
+            )
+            for keys in world.keys
+        ]
+
+
+class World:
+    """Runs operations on the log and checks what every power cut would leave."""
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        partitions: int = 1,
+        states_max: int = 30,
+        segment_bytes_max: int = 400,
+        make_disk: Callable[[], SimulatedDisk] = SimulatedDisk,
+    ) -> None:
+        self.random = Random(seed)
+        self.states_max = states_max
+        self.segment_bytes_max = segment_bytes_max
+        self.keys = [PartitionKeys(TOPIC, number) for number in range(partitions)]
+        self.models = [PartitionModel() for _ in self.keys]
+        self.clock = VirtualClock()
+        self.committed = 0
+        self.committing: set[int] = set()
+        """What running and dead calls may have left instead."""
+        self.config: TopicConfig | None = None
+        self.configuring: list[TopicConfig | None] = []
+        self.states = 0
+        self.rows_made = 0
+        self.nested = False
+        self.disk = make_disk()
+        self._restart(self.disk)
+        self.processes: list[Process] = []
+
+    def _restart(self, disk: SimulatedDisk) -> None:
+        self.disk = disk
+        self.system = simulated_system(self.random.getrandbits(32), disk=disk, clock=self.clock)
+        disk.on_sync(self._at_sync)
+
+    # Operations
+
+    def start(self) -> Process:
+        """A new process, not attached yet."""
+        process = Process(self)
+        self.processes.append(process)
+        return process
+
+    def make_rows(self, count: int | None = None) -> list[Row]:
+        """Records that were never written before."""
+        rows: list[Row] = []
+        for _ in range(self.random.choice((1, 1, 2, 5)) if count is None else count):
+            self.rows_made += 1
+            filler = self.random.randbytes(self.random.choice((0, 3, 40, 700)))
+            key = self.random.choice((None, b"", b"key-%d" % self.rows_made))
+            rows.append((key, b"%d:" % self.rows_made + filler))
+        return rows
+
+    def attach(self, process: Process, partition: int = 0) -> None:
+        """Recover; afterwards all that is there is durable."""
+        log = process.logs[partition]
+        log.attach()
+        self.learn(process, partition)
+
+    def learn(self, process: Process, partition: int) -> None:
+        """Read what is there after a recovery in this machine's life."""
+        model = self.models[partition]
+        rows = read_rows(process.store, self.keys[partition], model.earliest)
+        model.check(rows, len(model.written), model.earliest)
+        model.adopt(rows)
+
+    def append(self, process: Process, partition: int, batches: Sequence[list[Row]], *, sync: bool):
+        """Append, and note what was acknowledged."""
+        model = self.models[partition]
+        log = process.logs[partition]
+        attached = log._attached
+        if not attached:
+            self.attach(process, partition)
+        model.in_flight = [row for rows in batches for row in rows]
+        appended = log.append([draft_of(rows) for rows in batches], sync=sync)
+        expected = len(model.written)
+        for rows, base in zip(batches, appended.base_offsets, strict=True):
+            if base != expected:
+                raise Broken("I3", f"acknowledged at {base}, expected {expected}")
+            expected += len(rows)
+        model.written += model.in_flight
+        model.in_flight = []
+        self._note(model, appended.head.durable_offset, sync=sync)
+        return appended
+
+    def sync(self, process: Process, partition: int) -> None:
+        """Make everything durable."""
+        if not process.logs[partition]._attached:
+            self.attach(process, partition)
+        head = process.logs[partition].sync()
+        self._note(self.models[partition], head.durable_offset, sync=True)
+
+    def _note(self, model: PartitionModel, durable: int, *, sync: bool) -> None:
+        if sync and durable != len(model.written):
+            raise Broken("I1", f"synced up to {durable}, not {len(model.written)}")
+        model.durable = max(model.durable, durable)
+        self.check_power_cuts()
+
+    def commit(self, process: Process, offset: int) -> None:
+        """Commit a subscriber's offset."""
+        self.committing.add(offset)
+        stands = OffsetFile(process.store, GROUP, TOPIC, 0).commit(offset, self.clock.time_ms())
+        if stands < max(offset, self.committed) or stands > max(self.committed, *self.committing):
+            raise Broken("I1", f"committed {offset} after {self.committed}, stands at {stands}")
+        self.committed = stands
+        self.committing = set()
+        self.check_power_cuts()
+
+    def configure(self, process: Process) -> None:
+        """Create the topic, or change it."""
+        file = TopicFile(process.store, TOPIC)
+        linger = self.random.randrange(60_000)
+        self.configuring.append(TopicConfig(linger_ms=linger))
+        file.create(self.configuring[-1], self.clock.time_ms())
+        self.config = file.change_config(linger_ms=linger).config
+        self.configuring = []
+        self.check_power_cuts()
+
+    def retain(self, process: Process, partition: int) -> None:
+        """Remove the oldest sealed segment, as retention does."""
+        reader = PartitionReader(process.store, self.keys[partition])
+        segments = list(reader.segments())
+        if len(segments) > 1 and process.logs[partition]._attached:
+            self.models[partition].earliest = segments[1].name.base
+            process.store.delete(segments[0].key)
+            self.check_power_cuts()
+
+    def kill_all(self) -> None:
+        """Every process dies; the page cache stays."""
+        self._after_death()
+        self.processes = []
+        self._restart(self.disk.kill())
+
+    def power_cut(self) -> None:
+        """Go on with one of the disks that a power cut could leave."""
+        states = list(self.disk.crash_states(self.states_max, self.random))
+        self._after_death()
+        self.processes = []
+        self._restart(self.random.choice(states))
+        process = self.start()
+        for keys, model in zip(self.keys, self.models, strict=True):
+            process.logs[keys.partition].attach()
+            earliest = PartitionReader(process.store, keys).earliest()
+            rows = read_rows(process.store, keys, model.earliest)
+            model.check(rows, model.durable, model.earliest)
+            model.adopt(rows)
+            assert earliest <= model.earliest
+        self._learn_small_files(process)
+
+    def kill_one(self, process: Process) -> None:
+        """One process died in the middle of a call; the others go on."""
+        self._after_death()
+        self.processes.remove(process)
+        survivors = process.store
+        for keys, model in zip(self.keys, self.models, strict=True):
+            try:
+                head = PartitionReader(survivors, keys).head()
+            except KeyNotFound:
+                continue
+            self._catch_up(model, head.next_offset, head.durable_offset)
+
+    def _catch_up(self, model: PartitionModel, next_offset: int, durable: int) -> None:
+        """Records that the head tells of, though the call that wrote them never returned."""
+        missing = next_offset - len(model.written)
+        if missing < 0:
+            raise Broken("I1", f"the head went back from {len(model.written)} to {next_offset}")
+        if missing:
+            model.written += model.ghosts[-1][1][:missing]
+        model.durable = max(model.durable, durable)
+
+    def _after_death(self) -> None:
+        for model in self.models:
+            model.abandon()
+
+    def _learn_small_files(self, process: Process) -> None:
+        found = OffsetFile(process.store, GROUP, TOPIC, 0).read()
+        self._check_commit(found.offset if found else 0)
+        self.committed = found.offset if found else 0
+        self.committing = set()
+        self.config = self._check_config(process.store)
+        self.configuring = []
+
+    # Checks
+
+    def _at_sync(self, point: SyncPoint) -> None:
+        self.check_power_cuts()
+
+    def check_power_cuts(self) -> None:
+        """Open every disk that a power cut could leave right now."""
+        if self.nested:
+            return
+        self.nested = True
+        try:
+            for state in self.disk.crash_states(self.states_max, self.random):
+                self.states += 1
+                self.check_state(state)
+        finally:
+            self.nested = False
+
+    def check_state(self, disk: SimulatedDisk) -> None:
+        """Open the disk as after a power cut and check everything."""
+        story = disk.describe()
+        try:
+            self._check_state(disk)
+        except Broken as broken:
+            broken.add_note("\n".join(story))
+            raise
+        except PenstockError as error:
+            broken = Broken("I4", f"{type(error).__name__}: {error}")
+            broken.add_note("\n".join(story))
+            raise broken from error
+
+    def _check_state(self, disk: SimulatedDisk) -> None:
+        system = simulated_system(1, disk=disk, clock=VirtualClock(self.clock.time_ms()))
+        store = DirectoryStore(ROOT, system=system)
+        for keys, model in zip(self.keys, self.models, strict=True):
+            log = PartitionLog(store, keys, system=system, segment_bytes_max=self.segment_bytes_max)
+            log.attach()
+            bytes_max = self.random.choice((1, 100, 1_000, 1 << 20))
+            rows = read_rows(store, keys, model.earliest, bytes_max)
+            model.check(rows, model.durable, model.earliest)
+            if self.random.random() < 0.25:
+                self._check_second_recovery(disk, keys)
+            self._check_append(store, log, keys, model.earliest, rows)
+        self._check_small_files(store)
+
+    def _check_second_recovery(self, disk: SimulatedDisk, keys: PartitionKeys) -> None:
+        again = disk.kill()
+        before = {path: again.content(path) for path in again.files() if not path.endswith("head")}
+        system = simulated_system(2, disk=again, clock=VirtualClock(self.clock.time_ms()))
+        log = PartitionLog(DirectoryStore(ROOT, system=system), keys, system=system)
+        report = log.attach()
+        after = {path: again.content(path) for path in again.files() if not path.endswith("head")}
+        if not report.clean or report.bytes_checked or before != after:
+            raise Broken("I6", f"the second recovery had work: {report}")
+
+    def _check_append(
+        self,
+        store: DirectoryStore,
+        log: PartitionLog,
+        keys: PartitionKeys,
+        start: int,
+        rows: list[Row],
+    ) -> None:
+        appended = log.append([draft_of([PROBE])], sync=True)
+        if appended.base_offsets != [start + len(rows)]:
+            raise Broken("I5", f"the next record got {appended.base_offsets}")
+        if read_rows(store, keys, start) != [*rows, PROBE]:
+            raise Broken("I5", "the record after recovery does not read back")
+
+    def _check_small_files(self, store: DirectoryStore) -> None:
+        found = OffsetFile(store, GROUP, TOPIC, 0).read()
+        self._check_commit(found.offset if found else 0)
+        self._check_config(store)
+
+    def _check_config(self, store: PersistentBackingStore) -> TopicConfig | None:
+        try:
+            config = TopicFile(store, TOPIC).read().config
+        except UnknownTopic:
+            config = None
+        if config != self.config and config not in self.configuring:
+            raise Broken("I1", f"the topic has another config: {config}")
+        return config
+
+    def _check_commit(self, offset: int) -> None:
+        if offset != self.committed and offset not in self.committing:
+            raise Broken("I1", f"the committed offset is {offset}, not {self.committed}")
+
+    # Random runs
+
+    def run(self, steps: int) -> None:
+        """Do random things."""
+        for _ in range(steps):
+            self.step()
+
+    def step(self) -> None:
+        """One random operation of a random process."""
+        if not self.processes or self.random.random() < 0.08:
+            self.start()
+        process = self.random.choice(self.processes)
+        partition = self.random.randrange(len(self.keys))
+        if self.random.random() < 0.3:
+            self.clock.jump(self.random.choice((1, 1_000, -5_000, 10**10, -(10**10))))
+        choices: list[Callable[[], object]] = [
+            lambda: self._random_append(process, partition),
+            lambda: self._random_append(process, partition),
+            lambda: self._random_append(process, partition),
+            lambda: self.sync(process, partition),
+            lambda: self.commit(process, max(0, self.committed + self.random.randrange(-2, 4))),
+            lambda: self.configure(process),
+            lambda: self.retain(process, partition),
+            lambda: self._close(process),
+            lambda: self._die_in(process, partition),
+            self.kill_all,
+            self.power_cut,
+        ]
+        self.random.choice(choices)()
+
+    def _random_append(self, process: Process, partition: int) -> None:
+        batches = [self.make_rows() for _ in range(self.random.choice((1, 1, 2)))]
+        self.append(process, partition, batches, sync=self.random.random() < 0.5)
+
+    def _close(self, process: Process) -> None:
+        for model, log in zip(self.models, process.logs, strict=True):
+            log.close()
+            if log._attached and log.head.generation:
+                self._note(model, log.head.durable_offset, sync=True)
+        self.processes.remove(process)
+
+    def _die_in(self, process: Process, partition: int) -> None:
+        """The process dies before one of its calls to the disk."""
+        remaining = self.random.randrange(1, 14)
+        disk = self.disk
+
+        def count_down(operation: str, path: str) -> None:
+            nonlocal remaining
+            if self.nested:
+                return
+            remaining -= 1
+            if remaining == 0:
+                raise Killed
+
+        disk.on_call(count_down)
+        try:
+            self.random.choice(
+                [
+                    lambda: self._random_append(process, partition),
+                    lambda: self.commit(process, self.committed + 1),
+                    lambda: self.configure(process),
+                ]
+            )()
+        except Killed:
+            if self.random.random() < 0.5:
+                self.kill_one(process)
+            else:
+                self.kill_all()
+        finally:
+            disk._call_hooks.remove(count_down)
+
+
+def expect_broken(check: str, action: Callable[[], object]) -> Broken:
+    """The named check must fail."""
+    with pytest.raises(Broken) as caught:
+        action()
+    assert caught.value.check in check.split("|"), caught.value
+    return caught.value
