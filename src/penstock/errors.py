@@ -31,6 +31,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class PenstockError(Exception):
     """The root of every error that Penstock raises on purpose."""
@@ -44,6 +46,10 @@ class PenstockError(Exception):
             return self.__dict__["fields"][name]
         except KeyError:
             raise AttributeError(name) from None
+
+    def again(self) -> Self:
+        """A copy without a traceback, to be raised many times without keeping frames alive."""
+        return type(self)(str(self), **self.fields)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), str(self), self.fields))

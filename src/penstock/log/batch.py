@@ -84,7 +84,9 @@ def _columns(items: Sequence[Item], now_ms: int) -> Columns:
     return Columns(
         values,
         keys if any(key is not None for key in keys) else None,
-        [now_ms if time is None else time for time in times] if any(times) else None,
+        [now_ms if time is None else time for time in times]
+        if any(time is not None for time in times)
+        else None,
         headers if any(headers) else None,
     )
 

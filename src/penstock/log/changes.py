@@ -30,7 +30,8 @@ class Changes:
         self._tickets: dict[str, int] = {}
         self._unread: set[str] = set()
         """Topics whose heads could not be read when they changed."""
-        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+        self._waiters: dict[str, set[asyncio.Future[None]]] = {}
+        self._refusal: PenstockError | None = None
 
     def follow(self, topic: OpenTopic) -> None:
         """Notice what other processes append to the topic."""
@@ -64,19 +65,29 @@ class Changes:
             self.wake(topic)
         pause = POLL_SECONDS_MIN
         while self.ticket(topic) == ticket:
-            waiter = self._loop.create_future()
-            self._waiters.setdefault(topic, []).append(waiter)
+            if self._refusal is not None:
+                raise self._refusal.again()
             if self._watch is not None:
-                await waiter
+                await self._bell(topic, None)
                 continue
-            timer = self._loop.call_later(pause, _set, waiter)
-            try:
-                await waiter
-            finally:
-                timer.cancel()
+            await self._bell(topic, pause)
             if await asyncio.to_thread(self._topics[topic].refresh):
                 self.wake(topic)
             pause = min(pause * 1.3, POLL_SECONDS_MAX)
+
+    async def _bell(self, topic: str, pause: float | None) -> None:
+        """Wait for a ring of the bell, or that long."""
+        waiter = self._loop.create_future()
+        waiters = self._waiters.setdefault(topic, set())
+        waiters.add(waiter)
+        timer = None if pause is None else self._loop.call_later(pause, _set, waiter)
+        try:
+            await waiter
+        finally:
+            # Waits that are given up again and again must not pile up.
+            waiters.discard(waiter)
+            if timer is not None:
+                timer.cancel()
 
     def wake(self, topic: str) -> None:
         """Ring the bell."""
@@ -84,11 +95,10 @@ class Changes:
         for waiter in self._waiters.pop(topic, ()):
             _set(waiter)
 
-    def close(self) -> None:
-        """Stop watching and let all waits return."""
+    def close(self, refusal: PenstockError) -> None:
+        """Stop watching and let all waits end with this error."""
+        self._refusal = refusal
         self._stop_watching()
-        for topic in list(self._waiters):
-            self.wake(topic)
 
     def _stop_watching(self) -> None:
         watch, self._watch = self._watch, None
@@ -96,6 +106,10 @@ class Changes:
             with suppress(OSError, ValueError):
                 self._loop.remove_reader(watch.fileno())
             watch.close()
+        # Those who relied on the watch look again: they poll from now on, or are refused.
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                _set(waiter)
 
     def _on_change(self) -> None:
         if self._watch is None:

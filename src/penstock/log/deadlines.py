@@ -39,11 +39,21 @@ class Deadlines:
         return future
 
     def close(self) -> None:
-        """Forget all deadlines."""
+        """Let those who still wait go: the disk has not answered until now."""
         for timer in self._timers.values():
             timer.cancel()
+        for seconds, queue in self._queues.items():
+            for _, future in queue:
+                if not future.done():
+                    future.set_exception(late("publish before the queue was closed", seconds))
         self._timers.clear()
         self._queues.clear()
+
+    @staticmethod
+    def give_up(future: asyncio.Future[Any]) -> None:
+        """Nobody waits for the future any more."""
+        if not future.cancel() and not future.cancelled():
+            future.exception()
 
     def _expire(self, seconds: float) -> None:
         queue = self._queues[seconds]
@@ -63,6 +73,9 @@ async def within(seconds: float, waiting: Awaitable[_T], what: str) -> _T:
     try:
         async with asyncio.timeout(seconds):
             return await waiting
+    except DeadlineExceeded:
+        # A lock further down: its message tells more.
+        raise
     except TimeoutError:
         raise late(what, seconds) from None
 

@@ -34,15 +34,31 @@ class Engine:
     async def drain(self, refusal: PenstockError) -> None:
         """Take nothing more, write and sync what was accepted, stop the threads."""
         await self.topics.refuse_from_now_on(refusal)
-        await asyncio.to_thread(self.maintenance.close)
         await self.commit()
+        await asyncio.to_thread(self.maintenance.close)
         await asyncio.to_thread(self.around.worker.close)
         await asyncio.to_thread(self.topics.close)
 
-    def stop(self) -> None:
-        """Let all waits end."""
-        self.changes.close()
+    def stop(self, refusal: PenstockError) -> None:
+        """Let all waits end. A worker that still hangs ends when its disk answers."""
+        self.changes.close(refusal)
         self.deadlines.close()
+        self.around.worker.submit(self.around.worker.close)
+
+    async def wait_durable(self, topic: OpenTopic, partition: int, offset: int) -> None:
+        """Return when the record is durable, by whomever; raises when the partition is poisoned."""
+        topic.note_commits()
+        if topic.durable[partition] > offset:
+            return
+        self.changes.follow(topic)
+        ticket = self.changes.ticket(topic.name)
+        await asyncio.to_thread(topic.refresh)
+        while topic.durable[partition] <= offset:
+            poison = topic.logs[partition].poison
+            if poison is not None:
+                raise poison
+            await self.changes.wait(topic.name, ticket)
+            ticket = self.changes.ticket(topic.name)
 
     async def _on_worker(self, job: Callable[[], None]) -> None:
         """Run a job on the commit worker and wait for it."""
@@ -50,8 +66,10 @@ class Engine:
         done: asyncio.Future[None] = loop.create_future()
 
         def run() -> None:
-            job()
-            call_soon(loop, lambda: set_done(done))
+            try:
+                job()
+            finally:
+                call_soon(loop, lambda: set_done(done))
 
         self.around.worker.submit(run)
         await done

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from penstock.errors import UnknownPartition
+from penstock.errors import PenstockError, UnknownPartition
 from penstock.log.names import PartitionKeys
 from penstock.log.partition import PartitionLog
 from penstock.log.reader import PartitionReader
@@ -44,6 +45,7 @@ class OpenTopic:
         self.name = state.name
         self.state = state
         self.around = around
+        self._noting = threading.Lock()
         self.logs = [self._log(number) for number in range(state.partitions)]
         self.caches = [TailCache(around.tail_cache_bytes) for _ in self.logs]
         self.reports: list[RecoveryReport] = []
@@ -79,20 +81,28 @@ class OpenTopic:
 
     def refresh(self) -> bool:
         """Look at the heads, which any process may have moved; whether one did move."""
-        durable = [log.read_head().durable_offset for log in self.logs]
-        moved = durable != self.durable
-        self.durable = durable
-        return moved
+        return self._note([log.read_head().durable_offset for log in self.logs])
 
     def note_commits(self) -> None:
         """Take over what this process's own commits made durable; no disk call."""
-        for partition, log in enumerate(self.logs):
-            self.durable[partition] = max(self.durable[partition], log.head.durable_offset)
+        self._note([log.head.durable_offset for log in self.logs])
+
+    def _note(self, durable: Sequence[int]) -> bool:
+        """Take over what is ahead; whether anything was. From any thread: it never goes back."""
+        with self._noting:
+            moved = [max(pair) for pair in zip(self.durable, durable, strict=True)]
+            changed = moved != self.durable
+            self.durable = moved
+            return changed
 
     def close(self) -> None:
-        """Sync and let go; partitions that are poisoned stay as they are."""
-        for log in self.logs:
-            log.close()
+        """Sync and let go; partitions that are poisoned stay as they are.
+
+        Raises, after all of them, when records that were acknowledged cannot be made durable.
+        """
+        failures = [failure for log in self.logs if (failure := _close(log)) is not None]
+        for failure in failures:
+            raise failure
 
     def _log(self, partition: int) -> PartitionLog:
         around = self.around
@@ -103,3 +113,12 @@ class OpenTopic:
             segment_bytes_max=self.state.config.segment_bytes_max,
             tier=around.tier,
         )
+
+
+def _close(log: PartitionLog) -> BaseException | None:
+    """Close a partition; why some of its records are not durable, or None."""
+    try:
+        log.close()
+    except PenstockError as failure:
+        return failure
+    return log.poison if log.head.durable_offset < log.head.next_offset else None

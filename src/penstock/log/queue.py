@@ -21,10 +21,9 @@ from penstock.errors import (
 from penstock.log.arrow import read_table
 from penstock.log.batch import split
 from penstock.log.columns import Columns
-from penstock.log.deadlines import within
+from penstock.log.deadlines import Deadlines, within
 from penstock.log.engine import Engine
 from penstock.log.maintenance import MaintenanceReport
-from penstock.log.names import check_name
 from penstock.log.open_topic import OpenTopic, Surroundings
 from penstock.log.receipts import (
     Acknowledgement,
@@ -95,6 +94,7 @@ class WalMessageQueue:
         self._running: Engine | None = None
         self._opened: Mapping[str, OpenTopic] = {}
         self._refusal: PenstockError | None = None
+        self._closing: asyncio.Future[None] | None = None
         _live.add(self)
 
     # Life
@@ -128,22 +128,29 @@ class WalMessageQueue:
     async def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> None:
         """Commit and sync what was accepted, then let go. Idempotent.
 
-        Raises DeadlineExceeded when the disk does not answer in time; what was acknowledged is
-        safe all the same.
+        Raises DeadlineExceeded when the disk does not answer in time, and what went wrong when
+        records that were acknowledged with ``durable=False`` could not be synced.
         """
-        if self._refusal is not None:
-            return
-        self._refusal = Closed("the queue is closed")
-        for subscription in list(self._subscriptions):
-            await subscription.close()
+        if self._refusal is None:
+            self._refusal = Closed("the queue is closed: make a new WalMessageQueue to go on")
+            self._closing = asyncio.ensure_future(self._close(timeout, self._refusal))
+        if self._closing is not None:
+            # All who close wait for the end; being cancelled does not leave it half closed.
+            await asyncio.shield(self._closing)
+
+    async def _close(self, timeout: float, refusal: PenstockError) -> None:
         try:
             if self._running is not None:
-                await within(timeout, self._running.drain(self._refusal), "close the queue")
+                await within(timeout, self._drain(self._running, refusal), "close the queue")
         finally:
             if self._running is not None:
-                self._running.stop()
+                self._running.stop(refusal)
             for store in self._owned:
                 store.close()
+
+    async def _drain(self, engine: Engine, refusal: PenstockError) -> None:
+        closing = [subscription.close() for subscription in list(self._subscriptions)]
+        await asyncio.gather(*closing, engine.drain(refusal))
 
     # Topics
 
@@ -161,6 +168,8 @@ class WalMessageQueue:
         This process uses them at once, others when they open the topic again.
         """
         topic = await self._engine.topics.open(name)
+        if self._read_only:
+            raise UsageError("the queue was opened read-only")
         file = TopicFile(self.store, name)
         topic.state = await asyncio.to_thread(lambda: file.change_config(**changes))
         topic.writer.reconfigure(topic.state.config)
@@ -193,28 +202,42 @@ class WalMessageQueue:
         """Publish a record and wait for its acknowledgement.
 
         Returns when the record is as safe as the topic's ``FsyncPolicy`` says, or durable with
-        ``durable=True``. A full buffer makes it wait. If it raises DeadlineExceeded or is
-        cancelled, the record may or may not be published; on any other error it is not.
+        ``durable=True``. A full buffer makes it wait. If it raises DeadlineExceeded, or the disk
+        fails, or it is cancelled, the record may or may not be published: after a failure of the
+        disk that shows when the queue is opened again. On any other error it is not published.
         """
-        opened = self._opened.get(topic) or await self._engine.topics.open(topic)
-        size = record_size(value, key, headers)
+        opened = self._opened.get(topic) or await self._open_within(topic, timeout)
+        size = record_size(value, key, headers, timestamp)
+        # A copy of what its owner may change.
+        row = (value, key, dict(headers) if headers else None, timestamp)
         future: asyncio.Future[Acknowledgement] = self._engine.deadlines.future(timeout)
-        row = PublishedRow((value, key, headers, timestamp), durable, future)
+        published = PublishedRow(row, durable, future)
         try:
-            opened.writer.add_waiting(row, size)
+            opened.writer.add_waiting(published, size)
         except BufferFull:
-            await self._add_later(opened, row, size)
+            await self._add_later(opened, published, size)
+        except BaseException:
+            Deadlines.give_up(future)
+            raise
         return await future
+
+    async def _open_within(self, topic: str, timeout: float) -> OpenTopic:
+        return await within(timeout, self._engine.topics.open(topic), f"open {topic!r}")
 
     async def _add_later(self, topic: OpenTopic, row: PublishedRow, size: int) -> None:
         """Add a row when there is room, unless its deadline comes first."""
-        added = False
-        while not added and not row.future.done():
-            either: list[asyncio.Future[Any]] = [self._engine.waiters.room(), row.future]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            with suppress(BufferFull):
-                topic.writer.add_waiting(row, size)
-                added = True
+        waiters = self._engine.waiters
+        try:
+            added = False
+            while not added and not row.future.done():
+                either: list[asyncio.Future[Any]] = [waiters.room(), row.future]
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                with suppress(BufferFull):
+                    topic.writer.add_waiting(row, size)
+                    added = True
+        except BaseException:
+            Deadlines.give_up(row.future)
+            raise
 
     def publish_nowait(
         self,
@@ -248,9 +271,12 @@ class WalMessageQueue:
         They are written as few large batches, not all or none: after an error or a crash a
         leading part may be published.
         """
-        opened = self._opened.get(topic) or await self._engine.topics.open(topic)
+        opened = self._opened.get(topic) or await self._open_within(topic, timeout)
         columns = Columns(values, keys, timestamps, headers)
         check_columns(columns)
+        if headers is not None:
+            # Copies of what their owner may change.
+            columns.headers = [dict(one) if one else None for one in headers]
         publishing = self._publish_pieces(opened, columns, durable)
         return await within(timeout, publishing, f"publish to {topic!r}")
 
@@ -265,7 +291,8 @@ class WalMessageQueue:
     async def _hand_over(self, topic: OpenTopic, columns: Columns, durable: bool) -> list[Receipt]:
         config = topic.writer.config
         bytes_max = min(config.batch_bytes_max, config.buffer_bytes_max)
-        pieces = split(columns, config.batch_records_max, bytes_max)
+        pieces = list(split(columns, config.batch_records_max, bytes_max))
+        topic.writer.check_sizes(pieces)
         add = topic.writer.add_many
         with_room = self._engine.waiters.with_room
         return [await with_room(partial(add, one, durable=durable)) for one in pieces]
@@ -282,6 +309,7 @@ class WalMessageQueue:
         """Every record below this offset survives a power cut. The topic must be open."""
         opened = self._engine.topics.opened(topic)
         opened.keys(partition)
+        opened.note_commits()
         return opened.durable[partition]
 
     async def wait_durable(
@@ -292,9 +320,9 @@ class WalMessageQueue:
         timeout: float = PUBLISH_TIMEOUT_SECONDS,
     ) -> None:
         """Wait until the record at this offset is durable."""
-        opened = await self._engine.topics.open(topic)
+        opened = self._opened.get(topic) or await self._open_within(topic, timeout)
         opened.keys(partition)
-        wait = self._engine.waiters.durable(opened, partition, offset)
+        wait = self._engine.wait_durable(opened, partition, offset)
         await within(timeout, wait, f"wait for offset {offset} of {topic!r}")
 
     # Reading
@@ -316,13 +344,12 @@ class WalMessageQueue:
 
     async def unsubscribe(self, topic: str, name: str) -> None:
         """Forget a subscriber and its offsets: retention waits for it no longer."""
-        opened = await self._engine.topics.open(topic)
-        check_name("subscriber", name)
-        async with self.subscribe(topic, name):
-            await asyncio.to_thread(TopicFile(self.store, topic).remove_subscriber, name)
-            for log in opened.logs:
-                key = f"groups/{name}/{topic}-{log.keys.partition}.offset"
-                await asyncio.to_thread(self.store.delete, key)
+        await self._engine.topics.open(topic)
+        subscription = self.subscribe(topic, name)
+        try:
+            await subscription.forget()
+        finally:
+            await subscription.close()
 
     async def replay(
         self,
@@ -398,7 +425,7 @@ class WalMessageQueue:
 
     def _check(self) -> None:
         if self._refusal is not None:
-            raise self._refusal
+            raise self._refusal.again()
 
     def abandon_after_fork(self) -> None:
         """In a forked child: refuse every call, and let go of the parent's files."""
@@ -406,7 +433,7 @@ class WalMessageQueue:
             "this queue was opened before fork(): open a new one in the child process"
         )
         for topic in self._opened.values():
-            topic.writer.refuse_from_now_on(self._refusal)
+            topic.writer.abandon_after_fork(self._refusal)
         for store in (self.store, self.tier):
             if store is not None:
                 store.abandon_after_fork()

@@ -54,6 +54,7 @@ class QueueStatistics:
 def topic_statistics(topic: OpenTopic) -> TopicStatistics:
     """The statistics of one open topic."""
     writer = topic.writer
+    topic.note_commits()
     return TopicStatistics(
         partitions=tuple(
             PartitionStatistics(

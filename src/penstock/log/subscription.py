@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from penstock.errors import Closed, DamagedFile, DeadlineExceeded, InvalidOption, SubscriberBusy
 from penstock.log.changes import Changes
-from penstock.log.names import check_name
+from penstock.log.names import check_name, offset_key
 from penstock.log.offsets import LOCK_TIMEOUT_SECONDS, OffsetFile
 from penstock.log.open_topic import OpenTopic
 from penstock.log.reader import Cursor, PartitionReader
@@ -44,18 +44,47 @@ class RecordBatch:
 class _Place:
     """Where a subscriber stands in one partition."""
 
-    __slots__ = ("cursor", "delivered", "number", "offsets", "reader")
+    __slots__ = ("_topic", "busy", "cursor", "damage", "delivered", "number", "offsets", "reader")
 
-    def __init__(self, number: int, reader: PartitionReader, offsets: OffsetFile) -> None:
+    def __init__(self, topic: OpenTopic, number: int, offsets: OffsetFile) -> None:
+        self._topic = topic
         self.number = number
-        self.reader = reader
+        self.reader: PartitionReader = topic.reader(number)
         self.offsets = offsets
-        self.cursor: Cursor = reader.cursor(0)
+        self.cursor: Cursor = self.reader.cursor(0)
         self.delivered = 0
+        self.damage: DamagedFile | None = None
+        """Why it is not known where to go on; a seek says it."""
+        self.busy = False
+        """A thread is reading with this reader and cursor."""
 
     def move(self, offset: int) -> None:
-        self.cursor.seek(offset)
+        """Go on from another offset; who reads at the old place notices the new cursor."""
+        if self.busy:
+            self.reader = self._topic.reader(self.number)
+            self.busy = False
+        self.cursor = self.reader.cursor(offset)
         self.delivered = offset
+
+    async def fetch(self) -> list[Record]:
+        """The next records from the disk; none when the place was moved meanwhile."""
+        cursor, start = self.cursor, self.cursor.offset
+        self.busy = True
+        try:
+            records = await asyncio.to_thread(fetch, cursor)
+        except asyncio.CancelledError:
+            # The thread goes on, with what is not this place's reader and cursor any more.
+            delivered = self.delivered
+            self.move(start)
+            self.delivered = delivered
+            raise
+        except BaseException:
+            self.busy = False
+            raise
+        if self.cursor is not cursor:
+            return []
+        self.busy = False
+        return records
 
 
 class Subscription:
@@ -77,12 +106,19 @@ class Subscription:
         self._turn = 0
         self._current: Record | None = None
         self._claim: AbstractContextManager[None] | None = None
+        self._opening: asyncio.Future[None] | None = None
+        self._releasing: asyncio.Future[None] | None = None
+        self._at_work: set[asyncio.Future[None]] = set()
         self._closed = False
         self.damaged_offsets: list[str] = []
         """Offset files with a damaged slot: the older slot was used, so records may come again."""
 
     async def __aenter__(self) -> Self:
-        await self.open()
+        try:
+            await self.open()
+        except asyncio.CancelledError:
+            self._release_soon()
+            raise
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -90,29 +126,38 @@ class Subscription:
 
     async def open(self) -> None:
         """Claim the name and find the place to start. Iterating does it too."""
-        if self._closed:
-            raise Closed(f"the subscription {self.name!r} is closed")
-        if self._claim is None:
-            await asyncio.to_thread(self._open)
+        self._check_open()
+        if self._claim is not None:
+            return
+        if self._opening is None:
+            self._opening = self._begin(self._open)
+        opening = self._opening
+        try:
+            await asyncio.shield(opening)
+        finally:
+            if opening.done():
+                self._opening = None
+        self._check_open()
 
     async def close(self) -> None:
         """Give the name back. Nothing is committed by closing."""
-        self._closed = True
-        self._changes.wake(self.topic)
-        claim, self._claim = self._claim, None
-        if claim is not None:
-            await asyncio.to_thread(claim.__exit__, None, None, None)
+        await asyncio.shield(self._release_soon())
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         await self.open()
         self._rewind()
         while True:
             place, records = await self._next()
+            cursor = place.cursor
             for record in records:
                 self._current = record
                 yield record
-            self._current = None
-            place.delivered = records[-1].offset + 1
+                if place.cursor is not cursor:
+                    # A seek moved the place while the record was out.
+                    break
+            else:
+                self._current = None
+                place.delivered = records[-1].offset + 1
 
     async def batches(self, records_max: int = 10_000) -> AsyncIterator[RecordBatch]:
         """The records in batches of one partition each; never waits to fill one."""
@@ -122,17 +167,21 @@ class Subscription:
         self._rewind()
         while True:
             place, records = await self._next()
+            cursor = place.cursor
             for start in range(0, len(records), records_max):
                 piece = records[start : start + records_max]
                 place.delivered = piece[-1].offset + 1
                 yield RecordBatch(self.topic, place.number, piece, place.delivered)
+                if place.cursor is not cursor:
+                    break
 
     async def commit(self, record: Record | RecordBatch | None = None) -> None:
         """Mark as consumed, durably: up to this record, or all that was delivered.
 
         Offsets only move forward: committing an older record changes nothing.
         """
-        await asyncio.to_thread(self._commit, self._wanted(record))
+        await self.open()
+        await asyncio.shield(self._begin(self._commit, self._wanted(record)))
 
     async def seek(self, to: Position, *, partition: int | None = None) -> None:
         """Go on from another place, and resume there after a restart: the seek is durable.
@@ -145,23 +194,84 @@ class Subscription:
         if partition is not None:
             self._topic.keys(partition)
         places = self._places if partition is None else [self._places[partition]]
-        await asyncio.to_thread(self._seek, places, to)
-        self._current = None
+        offsets = await asyncio.to_thread(self._reset, places, to)
+        self._settle()
+        for place, offset in zip(places, offsets, strict=True):
+            place.damage = None
+            place.move(offset)
+        # One that waits at the old place looks at the new one.
+        self._changes.wake(self.topic)
+
+    async def forget(self) -> None:
+        """Remove the offsets and the registration: retention waits for this name no longer."""
+        self._check_open()
+        await asyncio.shield(self._begin(self._forget))
 
     def positions(self) -> dict[int, int]:
         """Partition → offset of the next record that will be delivered."""
+        self._check_places()
         return {place.number: self._delivered(place) for place in self._places}
 
     def lag(self) -> int:
         """Durable records that were not delivered yet, over all partitions."""
+        self._topic.note_commits()
         durable = self._topic.durable
-        return sum(durable[place.number] - self._delivered(place) for place in self._places)
+        return sum(
+            max(0, durable[number] - position) for number, position in self.positions().items()
+        )
 
-    # Opening, committing and seeking block and run in a thread.
+    # Threads: opening, committing and seeking block.
+
+    def _begin(self, job: Callable[..., None], *arguments: object) -> asyncio.Future[None]:
+        """Run a job in a thread. Closing waits for it, also when its caller was cancelled."""
+        work: asyncio.Future[None] = asyncio.ensure_future(asyncio.to_thread(job, *arguments))
+        self._at_work.add(work)
+        work.add_done_callback(self._done)
+        return work
+
+    def _done(self, work: asyncio.Future[None]) -> None:
+        self._at_work.discard(work)
+        if not work.cancelled():
+            # Its caller may be gone.
+            work.exception()
+
+    def _release_soon(self) -> asyncio.Future[None]:
+        self._closed = True
+        self._changes.wake(self.topic)
+        if self._releasing is None:
+            self._releasing = asyncio.ensure_future(self._release())
+        return self._releasing
+
+    async def _release(self) -> None:
+        if self._at_work:
+            await asyncio.wait(self._at_work)
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            await asyncio.to_thread(claim.__exit__, None, None, None)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"the subscription {self.name!r} is closed: subscribe again")
+
+    def _check_places(self) -> None:
+        for place in self._places:
+            if place.damage is not None:
+                raise place.damage
 
     def _open(self) -> None:
-        around = self._topic.around
-        claim = around.store.lock(f"groups/{self.name}/{self.topic}.lock", 0)
+        claim = self._claim_name()
+        try:
+            self._places = [self._place(number) for number in range(len(self._topic.logs))]
+            self._find_places()
+            # Others may have appended between the opening of the topic and the watch on it.
+            self._topic.refresh()
+        except BaseException:
+            claim.__exit__(None, None, None)
+            raise
+        self._claim = claim
+
+    def _claim_name(self) -> AbstractContextManager[None]:
+        claim = self._topic.around.store.lock(f"groups/{self.name}/{self.topic}.lock", 0)
         try:
             claim.__enter__()
         except DeadlineExceeded:
@@ -171,24 +281,33 @@ class Subscription:
                 subscriber=self.name,
                 topic=self.topic,
             ) from None
+        return claim
+
+    def _forget(self) -> None:
+        claim = self._claim_name()
         try:
-            self._places = [self._place(number) for number in range(len(self._topic.logs))]
-            self._find_places()
-        except BaseException:
+            file = TopicFile(self._topic.around.store, self.topic)
+            if self.name in file.read().subscribers:
+                file.remove_subscriber(self.name)
+            for log in self._topic.logs:
+                key = offset_key(self.name, self.topic, log.keys.partition)
+                self._topic.around.store.delete(key)
+        finally:
             claim.__exit__(None, None, None)
-            raise
-        self._claim = claim
 
     def _place(self, number: int) -> _Place:
         offsets = OffsetFile(self._topic.around.store, self.name, self.topic, number)
-        return _Place(number, self._topic.reader(number), offsets)
+        return _Place(self._topic, number, offsets)
 
     def _find_places(self) -> None:
         file = TopicFile(self._topic.around.store, self.topic)
         if self.name not in file.read().subscribers:
             self._register(file)
         for place in self._places:
-            place.move(self._resume(place))
+            try:
+                place.move(self._resume(place))
+            except DamagedFile as damage:
+                place.damage = damage
 
     def _register(self, file: TopicFile) -> None:
         """Choose where to start, and let retention wait for this subscriber from now on."""
@@ -199,7 +318,7 @@ class Subscription:
                 held.enter_context(maintenance(store, place.reader.keys, LOCK_TIMEOUT_SECONDS))
             starts = {place.number: resolve(place.reader, self._start) for place in self._places}
             # The offsets first: a registered subscriber without them is damage.
-            self._seek(self._places, self._start)
+            self._reset(self._places, self._start)
             file.add_subscriber(self.name, starts)
 
     def _resume(self, place: _Place) -> int:
@@ -215,15 +334,14 @@ class Subscription:
             self.damaged_offsets.append(place.offsets.key)
         return committed.offset
 
-    def _seek(self, places: list[_Place], to: Position) -> None:
+    def _reset(self, places: list[_Place], to: Position) -> list[int]:
+        """Set the offsets, durably; the places themselves move on the event loop."""
         now = self._topic.around.system.clock.time_ms()
-        for place in places:
-            offset = self._resolve(place, to)
+        # A reader of its own: the place's may be in use by an iteration.
+        offsets = [resolve(self._topic.reader(place.number), to) for place in places]
+        for place, offset in zip(places, offsets, strict=True):
             place.offsets.reset(offset, now)
-            place.move(offset)
-
-    def _resolve(self, place: _Place, to: Position) -> int:
-        return resolve(place.reader, to)
+        return offsets
 
     def _commit(self, wanted: dict[int, int]) -> None:
         now = self._topic.around.system.clock.time_ms()
@@ -233,11 +351,17 @@ class Subscription:
     # Delivering
 
     def _wanted(self, record: Record | RecordBatch | None) -> dict[int, int]:
+        if record is None:
+            return self.positions()
+        if record.topic != self.topic:
+            raise InvalidOption(
+                f"the record is of {record.topic!r}, the subscription of {self.topic!r}",
+                option="record",
+            )
+        self._topic.keys(record.partition)
         if isinstance(record, Record):
             return {record.partition: record.offset + 1}
-        if record is not None:
-            return {record.partition: record.next_offset}
-        return self.positions()
+        return {record.partition: record.next_offset}
 
     def _delivered(self, place: _Place) -> int:
         current = self._current
@@ -247,8 +371,15 @@ class Subscription:
 
     def _rewind(self) -> None:
         """Start again behind what was delivered: an iteration may have been left in a batch."""
+        self._check_places()
+        self._settle()
         for place in self._places:
-            place.move(self._delivered(place))
+            place.move(place.delivered)
+
+    def _settle(self) -> None:
+        """The record that is out counts as delivered."""
+        for place in self._places:
+            place.delivered = self._delivered(place)
         self._current = None
 
     async def _next(self) -> tuple[_Place, list[Record]]:
@@ -258,10 +389,9 @@ class Subscription:
             for _ in self._places:
                 place = self._places[self._turn]
                 self._turn = (self._turn + 1) % len(self._places)
-                if self._closed:
-                    raise Closed(f"the subscription {self.name!r} was closed")
+                self._check_open()
                 if place.cursor.offset < self._topic.durable[place.number]:
-                    records = self._cached(place) or await asyncio.to_thread(fetch, place.cursor)
+                    records = self._cached(place) or await place.fetch()
                     if records:
                         return place, records
             await self._changes.wait(self.topic, changed)
@@ -287,7 +417,7 @@ def resolve(reader: PartitionReader, to: Position) -> int:
         if to.tzinfo is None:
             raise InvalidOption("the time needs a time zone, for example datetime.now(UTC)")
         return max(reader.earliest(), reader.offset_at(int(to.timestamp() * 1000)))
-    if to >= 0:
+    if isinstance(to, int) and to >= 0:  # type: ignore[redundant-expr]  # callers may not check
         return to
     raise InvalidOption(
         f"{to!r} is not a position: use an offset, a datetime, 'earliest' or 'latest'"

@@ -49,16 +49,31 @@ class Topics:
 
     async def open(self, name: str, config: TopicConfig | None = None) -> OpenTopic:
         """The topic; opened in a thread, once, however many ask at the same time."""
-        if self._closing is not None:
-            raise self._closing
-        if name in self.by_name:
-            return self.by_name[name]
-        task = self._opening.get(name)
-        if task is None:
-            task = asyncio.create_task(self._open(name, config))
-            self._opening[name] = task
-            task.add_done_callback(lambda _: self._opening.pop(name, None))
-        return await asyncio.shield(task)
+        while self._closing is None:
+            if name in self.by_name:
+                return self.by_name[name]
+            task = self._opening.get(name)
+            if task is None:
+                return await asyncio.shield(self._start(name, config))
+            try:
+                return await asyncio.shield(task)
+            except UnknownTopic:
+                if config is None:
+                    raise
+                # The other one may not make topics; this one may, so it tries itself.
+        raise self._closing.again()
+
+    def _start(self, name: str, config: TopicConfig | None) -> asyncio.Task[OpenTopic]:
+        task = asyncio.create_task(self._open(name, config))
+        self._opening[name] = task
+        task.add_done_callback(lambda task: self._settled(name, task))
+        return task
+
+    def _settled(self, name: str, task: asyncio.Task[OpenTopic]) -> None:
+        self._opening.pop(name, None)
+        if not task.cancelled():
+            # Those who asked may all be gone.
+            task.exception()
 
     async def refuse_from_now_on(self, refusal: PenstockError) -> None:
         """Open and publish nothing more; returns when what is being opened is settled."""
@@ -75,8 +90,15 @@ class Topics:
 
     def close(self) -> None:
         """Sync and let go of all topics. Blocking."""
+        failures: list[PenstockError] = []
         for topic in self:
-            topic.close()
+            topic.writer.stop()
+            try:
+                topic.close()
+            except PenstockError as error:
+                failures.append(error)
+        for failure in failures:
+            raise failure
 
     async def _open(self, name: str, config: TopicConfig | None) -> OpenTopic:
         state = await asyncio.to_thread(self._find, name, config)
