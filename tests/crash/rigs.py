@@ -502,8 +502,11 @@ class Disk:
             os.close(descriptor)
 
     def power_on(self) -> None:
+        self.remount()
+
+    def remount(self, options: str = "loop") -> None:
         command("umount", self.root)
-        self.mount()
+        self.mount(options)
 
 
 class ThinDisk:

@@ -32,13 +32,19 @@ _MAY_NOT_WRITE = {errno.EACCES, errno.EPERM, errno.EROFS}
 class _Handle:
     """An open file. It closes itself when nobody holds it, so eviction never cuts off a reader."""
 
-    __slots__ = ("_files", "descriptor", "name_synced")
+    __slots__ = ("_files", "_refusal", "descriptor", "name_synced")
 
-    def __init__(self, files: Files, descriptor: int) -> None:
+    def __init__(self, files: Files, descriptor: int, refusal: int | None = None) -> None:
         self._files = files
+        self._refusal = refusal
         self.descriptor = descriptor
         # Whoever made the file may have died before it synced the name: each handle syncs it once.
         self.name_synced = False
+
+    def check_writable(self) -> None:
+        """Raise what the system said when the file was opened for writing, if it refused."""
+        if self._refusal is not None:
+            raise OSError(self._refusal, os.strerror(self._refusal))
 
     def close(self) -> None:
         descriptor, self.descriptor = self.descriptor, -1
@@ -159,6 +165,7 @@ class DirectoryStore(PersistentBackingStore):
     def write_at(self, key: str, position: int, buffers: Sequence[Buffer]) -> None:
         try:
             handle, size = self._current(key, create=True)
+            handle.check_writable()
             if not 0 <= position <= size:
                 raise InvalidOption(f"position {position} is outside 0..{size} of {key}")
             self._files.write(handle.descriptor, buffers, position)
@@ -170,6 +177,7 @@ class DirectoryStore(PersistentBackingStore):
     def truncate(self, key: str, size: int) -> None:
         try:
             handle, present = self._current(key)
+            handle.check_writable()
             if not 0 <= size <= present:
                 raise InvalidOption(f"size {size} is outside 0..{present} of {key}")
             self._files.truncate(handle.descriptor, size)
@@ -263,22 +271,26 @@ class DirectoryStore(PersistentBackingStore):
     def _open(self, key: str, *, create: bool) -> _Handle:
         path = self._path(key)
         try:
-            descriptor = self._open_file(path, create=create)
+            handle = self._open_file(path, create=create)
         except FileNotFoundError:
             if not create:
                 raise
             self._make_directories(os.path.dirname(path))
-            descriptor = self._open_file(path, create=True)
-        return self._keep(key, _Handle(self._files, descriptor))
+            handle = self._open_file(path, create=True)
+        return self._keep(key, handle)
 
-    def _open_file(self, path: str, *, create: bool) -> int:
+    def _open_file(self, path: str, *, create: bool) -> _Handle:
         try:
-            return self._files.open(path, create=create)
+            return _Handle(self._files, self._files.open(path, create=create))
         except OSError as cause:
             if cause.errno not in _MAY_NOT_WRITE:
                 raise
-            # A reader of a log that it may not write to.
-            return self._files.open(path, write=False)
+            refusal = cause
+        # A reader of a log that it may not write to.
+        try:
+            return _Handle(self._files, self._files.open(path, write=False), refusal.errno)
+        except FileNotFoundError:
+            raise (refusal if create else FileNotFoundError(path)) from None
 
     def _keep(self, key: str, handle: _Handle) -> _Handle:
         with self._mutex:
