@@ -144,7 +144,8 @@ def _profiles(profiles: Sequence[Profile]) -> Iterator[str]:
         yield ""
         yield "Stacks sampled about every millisecond while a case runs once more: the function that"
         yield "a thread was in, its share of the thread's samples, and the line seen most often."
-        yield "“(idle)” is a thread that waits for others. Nothing here is used as a figure."
+        yield "“(idle)” is a thread that waits for others or for the interpreter lock; of the helper"
+        yield "threads only the busy ones are counted. Nothing here is used as a figure."
         yield ""
         yield from profile_lines(profiles)
 
