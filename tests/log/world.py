@@ -25,6 +25,7 @@ from penstock.log.names import PartitionKeys
 from penstock.log.offsets import OffsetFile
 from penstock.log.partition import PartitionLog
 from penstock.log.reader import PartitionReader
+from penstock.log.sealed import secure_head
 from penstock.log.topic import TopicConfig, TopicFile
 from penstock.stores.base import PersistentBackingStore
 from penstock.stores.directory import DirectoryStore
@@ -158,7 +159,8 @@ class World:
         """What running and dead calls may have left instead."""
         self.config: TopicConfig | None = None
         self.configuring: list[TopicConfig | None] = []
-        self.states = 0
+        self.states = self.opened = 0
+        self._seen: dict[tuple[int, ...], list[int]] = {}
         self.rows_made = 0
         self.nested = False
         self.disk = make_disk()
@@ -258,6 +260,7 @@ class World:
         reader = PartitionReader(process.store, self.keys[partition])
         segments = list(reader.segments())
         if len(segments) > 1 and process.logs[partition]._attached:
+            secure_head(process.store, self.keys[partition])
             self.models[partition].earliest = segments[1].name.base
             process.store.delete(segments[0].key)
             self.check_power_cuts()
@@ -330,9 +333,21 @@ class World:
         try:
             for state in self.disk.crash_states(self.states_max, self.random):
                 self.states += 1
-                self.check_state(state)
+                if self._is_new(state):
+                    self.opened += 1
+                    self.check_state(state)
         finally:
             self.nested = False
+
+    def _is_new(self, disk: SimulatedDisk) -> bool:
+        """Whether this very disk was not opened yet with at least as much to be found."""
+        key = tuple(hash((path, disk.content(path))) for path in disk.files())
+        promised = [self.committed, self.config is not None]
+        promised += [part for model in self.models for part in (model.durable, model.earliest)]
+        if self._seen.get(key) == promised:
+            return False
+        self._seen[key] = promised
+        return True
 
     def check_state(self, disk: SimulatedDisk) -> None:
         """Open the disk as after a power cut and check everything."""
@@ -356,9 +371,10 @@ class World:
             bytes_max = self.random.choice((1, 100, 1_000, 1 << 20))
             rows = read_rows(store, keys, model.earliest, bytes_max)
             model.check(rows, model.durable, model.earliest)
-            if self.random.random() < 0.25:
+            if self.random.random() < 0.2:
                 self._check_second_recovery(disk, keys)
-            self._check_append(store, log, keys, model.earliest, rows)
+            if self.random.random() < 0.3:
+                self._check_append(store, log, keys, model.earliest, rows)
         self._check_small_files(store)
 
     def _check_second_recovery(self, disk: SimulatedDisk, keys: PartitionKeys) -> None:

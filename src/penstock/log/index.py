@@ -54,6 +54,11 @@ class Index:
             rows.append(row)
         return cls(rows)
 
+    @staticmethod
+    def size_max(segment_bytes: int) -> int:
+        """How many bytes the index of a segment can have."""
+        return (segment_bytes // INDEX_SPACING_BYTES + 1) * ROW_BYTES
+
     def pack(self) -> bytes:
         """The bytes of the whole index."""
         return b"".join(row.pack() for row in self.rows)

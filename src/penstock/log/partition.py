@@ -124,19 +124,6 @@ class PartitionLog:
                 self._sync()
                 self._head_file.sync()
 
-    def secure_head(self) -> None:
-        """Make the head durable in both slots; needed once before sealed segments are removed.
-
-        The process that sealed them may have died before it synced the head, and a power cut would
-        bring back one that speaks of a segment that is gone.
-        """
-        self._check()
-        with self._store.lock(self.keys.head, self._lock_timeout):
-            if not self._attached:
-                self._attach()
-            with self._poisoning():
-                self._secure(self._take_over())
-
     # Failure
 
     def _check(self) -> None:
@@ -177,7 +164,7 @@ class PartitionLog:
         head, damaged = self._head_file.look()
         segments = list_segments(self.keys, self._store, self._tier)
         end = TailScanner(self.keys, segments, head).find_end()
-        self._log_id = end.log_id or _read_log_id(segments, end) or self._new_log_id()
+        self._log_id = end.log_id or _read_log_id(segments, end.head) or b""
         with self._poisoning():
             bytes_cut = _cut(end)
             self._write_again(end)
@@ -233,7 +220,8 @@ class PartitionLog:
         """Drop rows that speak of entries that are gone; it is a hint, so failures do not count."""
         key = self.keys.index(SegmentName(self._head.segment_base))
         with suppress(PenstockError):
-            index = Index.parse(self._store.read(key)) or Index()
+            size_max = Index.size_max(self._head.position) + CHUNK_BYTES
+            index = Index.parse(self._store.read(key, 0, size_max)) or Index()
             rows = [row for row in index.rows if row.position < self._head.position]
             if len(rows) < len(index.rows):
                 self._store.truncate(key, len(rows) * ROW_BYTES)
@@ -244,7 +232,7 @@ class PartitionLog:
             head = self._roll(head)
         writing = _Writing(head, max(head.timestamp, self._system.clock.time_ms()))
         if head.position == 0:
-            writing.add(self._start_entry())
+            writing.add(self._start_entry(head))
         base_offsets = [writing.add(entry, self._index) for entry in drafts]
         key = self._segment_key(head)
         self._store.write_at(key, head.position, writing.buffers)
@@ -321,7 +309,11 @@ class PartitionLog:
             size = self._store.size(key) if self._store.exists(key) else 0
             self._store.write_at(key, size - size % ROW_BYTES, [row.pack() for row in rows])
 
-    def _start_entry(self) -> Draft:
+    def _start_entry(self, head: Head) -> Draft:
+        if not self._log_id:
+            # The log was empty when this object looked; another process may have begun it since.
+            segments = list_segments(self.keys, self._store, self._tier)
+            self._log_id = _read_log_id(segments, head) or self._new_log_id()
         return SegmentStart(self._log_id, self.keys.partition, 0, self.keys.topic).draft()
 
     def _segment_key(self, head: Head) -> str:
@@ -378,9 +370,9 @@ def _cut(end: TailEnd) -> int:
     return removed
 
 
-def _read_log_id(segments: Sequence[SegmentSource], end: TailEnd) -> bytes | None:
+def _read_log_id(segments: Sequence[SegmentSource], head: Head) -> bytes | None:
     """What the last segment that stays says."""
-    last = end.head.segment_base if end.head.position else end.head.segment_base - 1
+    last = head.segment_base if head.position else head.segment_base - 1
     kept = [source for source in segments if source.name.base <= last]
     return SegmentStart.parse(kept[-1].first_entry()).log_id if kept else None
 

@@ -18,10 +18,17 @@ from penstock.log.frame import HEADER_BYTES, KIND_END, KIND_RECORDS, Entry, pars
 from penstock.log.head import Head, HeadFile
 from penstock.log.index import Index, IndexBuilder, IndexRow
 from penstock.log.names import PartitionKeys, SegmentName
-from penstock.log.segment import CHUNK_BYTES, SegmentEnd, SegmentSource, list_segments
+from penstock.log.segment import (
+    CHUNK_BYTES,
+    SegmentEnd,
+    SegmentSource,
+    SegmentStart,
+    list_segments,
+)
 from penstock.stores.base import PersistentBackingStore
 
 INDEXES_KEPT_MAX = 64
+LOCK_TIMEOUT_SECONDS = 30.0
 LOOKUPS_MAX = 16
 """How often a segment may move away under a reader before it counts as missing."""
 
@@ -45,10 +52,28 @@ class PartitionReader:
         self._head_file = HeadFile(store, keys.head)
         self._segments: list[SegmentSource] = []
         self._indexes: dict[str, Index] = {}
+        self._log_id: bytes | None = None
+        self._checked_starts: set[str] = set()
 
     def head(self) -> Head:
-        """The end of the partition as it is now."""
-        return self._head_file.read() or Head()
+        """The end of the partition as it is now; DamagedFile when it cannot be known."""
+        head, damaged = self._head_file.look()
+        if damaged or (head is None and self.segments()):
+            return self._head_under_lock()
+        return head or Head()
+
+    def _head_under_lock(self) -> Head:
+        """What looked damaged may be a write in progress; under the lock there is none."""
+        with self._store.lock(self.keys.head, LOCK_TIMEOUT_SECONDS):
+            head, damaged = self._head_file.look()
+            if head is not None and not damaged:
+                return head
+        raise DamagedFile(
+            f"{self.keys.head} is damaged, so the newest records cannot be told from the end. "
+            "Opening the queue for writing makes it anew from the segments",
+            file=self.keys.head,
+            reason="damaged" if damaged else "missing",
+        )
 
     def earliest(self) -> int:
         """The first offset that is still there."""
@@ -67,9 +92,10 @@ class PartitionReader:
     def offset_at(self, timestamp: int) -> int:
         """The first offset that was appended at or after a time; the end when there is none."""
         head = self.head()
-        source = self._segment_at_time(timestamp)
+        source = self._segment_at_time(timestamp, head)
         if source is None:
             return head.durable_offset
+        self._check_start(source)
         limit = self.limit(source, head)
         row = self._index(source).at_time(timestamp)
         if row is not None and not _is_right(source, row):
@@ -90,6 +116,7 @@ class PartitionReader:
     def locate(self, offset: int) -> tuple[SegmentSource, int, int]:
         """The segment of an offset, and position and first offset of an entry before it."""
         source = self._segment_of(offset)
+        self._check_start(source)
         row = self._index(source).at_offset(offset)
         if row is None:
             return source, 0, source.name.base
@@ -101,6 +128,29 @@ class PartitionReader:
         """Look everything up again, after segments were removed or moved."""
         self._segments = []
         self._indexes.clear()
+        self._checked_starts.clear()
+
+    def _check_start(self, source: SegmentSource) -> None:
+        """Refuse a file that was put here from another topic, partition or log."""
+        if source.key in self._checked_starts:
+            return
+        entry = source.first_entry()
+        try:
+            start = SegmentStart.parse(entry)
+            found = (start.topic, start.partition, start.rewrite, entry.header.base_offset)
+            if found != (
+                self.keys.topic,
+                self.keys.partition,
+                source.name.rewrite,
+                source.name.base,
+            ):
+                raise DamagedEntry("the segment belongs to another place", reason="start")
+            if self._log_id not in (None, start.log_id):
+                raise DamagedEntry("the segment belongs to another log", reason="log id")
+        except DamagedEntry as cause:
+            raise source.damage(cause, 0) from cause
+        self._log_id = start.log_id
+        self._checked_starts.add(source.key)
 
     def missing(self, offset: int) -> DamagedFile:
         """The error for an offset that no segment holds, though it is durable and not too old."""
@@ -142,13 +192,12 @@ class PartitionReader:
             earliest=first,
         )
 
-    def _segment_at_time(self, timestamp: int) -> SegmentSource | None:
+    def _segment_at_time(self, timestamp: int, head: Head) -> SegmentSource | None:
         """The last segment that starts before the time, or the first one."""
-        self._refresh()
-        place = bisect_right(
-            self._segments, timestamp - 1, key=lambda one: one.first_entry().timestamp
-        )
-        return self._segments[max(0, place - 1)] if self._segments else None
+        # One without durable records may be half made.
+        segments = [one for one in self.segments() if one.name.base < head.durable_offset]
+        place = bisect_right(segments, timestamp - 1, key=lambda one: one.first_entry().timestamp)
+        return segments[max(0, place - 1)] if segments else None
 
     def _index(self, source: SegmentSource) -> Index:
         index = self._indexes.get(source.key)
@@ -161,25 +210,36 @@ class PartitionReader:
         return index
 
     def _load_index(self, source: SegmentSource) -> Index:
+        size_max = Index.size_max(source.size())
         try:
-            index = Index.parse(source.store.read(self.keys.index(source.name)))
+            data = source.store.read(self.keys.index(source.name), 0, size_max + 1)
         except KeyNotFound:
-            index = Index()
-        return self._rebuild(source) if index is None else index
+            data = b""
+        index = Index.parse(data) if len(data) <= size_max else None
+        if index is None or (index.rows and not _is_right(source, index.rows[-1])):
+            return self._rebuild(source)
+        return self._rebuild(source, index.rows)
 
-    def _rebuild(self, source: SegmentSource) -> Index:
-        """A new index from the segment itself; kept on disk when that is possible."""
-        builder = IndexBuilder()
-        rows = []
-        for entry in source.entries(0, self.limit(source, self.head())):
-            row = builder.offer(entry.header.base_offset, entry.timestamp, entry.position)
-            if row is not None and entry.header.kind == KIND_RECORDS:
-                rows.append(row)
-        index = Index(rows)
-        self._indexes[source.key] = index
-        if source.name.base != self.head().segment_base:
-            with suppress(StorageError):
-                source.store.write(self.keys.index(source.name), index.pack())
+    def _rebuild(self, source: SegmentSource, rows: Sequence[IndexRow] | None = None) -> Index:
+        """The index from the segment itself, or the rows with those that are missing at the end.
+
+        Kept on disk when that is possible. Rows end before damage, which the read itself finds.
+        """
+        head = self.head()
+        index = Index(rows or ())
+        known = len(index.rows)
+        start = index.rows[-1].position if index.rows else 0
+        builder = IndexBuilder(start)
+        with suppress(DamageError):
+            for entry in source.entries(start, self.limit(source, head)):
+                row = builder.offer(entry.header.base_offset, entry.timestamp, entry.position)
+                if row is not None and entry.header.kind == KIND_RECORDS:
+                    index.rows.append(row)
+        if source.name.base != head.segment_base:
+            self._indexes[source.key] = index
+            if rows is None or len(index.rows) > known:
+                with suppress(StorageError):
+                    source.store.write(self.keys.index(source.name), index.pack())
         return index
 
 
@@ -202,6 +262,7 @@ class Cursor:
         self._position = 0
         self._expected = 0
         self._checksum: int | None = None
+        self._link: tuple[int, int] | None = None
 
     @property
     def keys(self) -> PartitionKeys:
@@ -245,29 +306,46 @@ class Cursor:
     def _read(self, head: Head, bytes_max: int) -> list[Entry]:
         if self._source is None:
             self._source, self._position, self._expected = self._reader.locate(self.offset)
-            self._checksum = None
+            follows = self._link is not None and self._link[0] == self._expected
+            self._checksum = (
+                self._link[1] if self._link and follows and not self._position else None
+            )
         source = self._source
         limit = self._reader.limit(source, head)
         if self._position >= limit:
             raise source.damage(DamagedEntry("the segment is cut off", reason="cut off"), limit)
-        found = []
+        found: list[Entry] = []
         for entry in source.chunk(self._position, limit, bytes_max):
-            self._check(source, entry)
+            if not self._follows(entry):
+                if found:
+                    break
+                cause = DamagedEntry("the entry does not follow the one before", reason="chain")
+                raise source.damage(cause, entry.position)
+            self._move_behind(source, entry)
             if entry.header.kind == KIND_RECORDS and entry.header.next_offset > self.offset:
                 found.append(entry)
+            if entry.header.kind == KIND_END:
+                break
         if found or self._expected > self.offset:
             self.offset = max(self.offset, self._expected)
         return found
 
-    def _check(self, source: SegmentSource, entry: Entry) -> None:
+    def _follows(self, entry: Entry) -> bool:
         """Each entry follows the one before, in the chain and in its offsets."""
         header = entry.header
-        if header.base_offset != self._expected or self._checksum not in (None, header.previous):
-            cause = DamagedEntry("the entry does not follow the one before", reason="chain")
-            raise source.damage(cause, entry.position)
+        chained = self._checksum is None or self._checksum == header.previous
+        return chained and header.base_offset == self._expected
+
+    def _move_behind(self, source: SegmentSource, entry: Entry) -> None:
+        header = entry.header
+        if header.kind == KIND_END:
+            try:
+                link = SegmentEnd.parse(entry).chain_on(header.checksum)
+            except DamagedEntry as cause:
+                raise source.damage(cause, entry.position) from cause
+            # The next segment chains to this one; that is checked when reading goes on there.
+            self._link = (header.next_offset, link)
+            self._source = None
         self._position = entry.position + header.entry_bytes
         self._expected = header.next_offset
         self._checksum = header.checksum
-        if header.kind == KIND_END:
-            SegmentEnd.parse(entry)
-            self._source = None
