@@ -12,6 +12,7 @@ import enum
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import struct
@@ -47,6 +48,9 @@ class Kind(enum.IntEnum):
     DURABLE = enum.auto()  # a: every offset below it
     FAILED = enum.auto()  # a: number of the error in ERRORS, b: errno
     CLOSED = enum.auto()
+    READ = enum.auto()  # a: offset, b: writer, c: sequence number
+    IDLE = enum.auto()  # a, b: reads of the store before and after a time without news
+    USED = enum.auto()  # a, b: microseconds of user and system time, c: reads of the store
 
 
 Said = tuple[Kind, int, int, int, int]
@@ -72,6 +76,8 @@ class Spec:
     simple: bool = False
     """One record at a time, and go on after an error, to see what later calls say."""
     record_bytes: int = 0
+    reads: int = 0
+    """Do not publish: read so many records as a subscriber, then wait a while for more."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -354,13 +360,58 @@ class Writer:
         self.tell_durable()
 
 
+class Reader:
+    """A subscriber that tells each record that it gets, and what waiting costs."""
+
+    def __init__(self, spec: Spec, out: Out) -> None:
+        self.spec = spec
+        self.out = out
+        self.queue = WalMessageQueue(spec.path)
+
+    async def run(self) -> None:
+        spec = self.spec
+        async with self.queue as queue:
+            await queue.create_topic(spec.topic, spec.topic_config)
+            async with queue.subscribe(spec.topic, spec.subscriber) as subscription:
+                self.out.say(Kind.OPENED)
+                await self.read(subscription)
+                await self.wait(subscription)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        times = int(used.ru_utime * 1e6), int(used.ru_stime * 1e6)
+        self.out.say(Kind.USED, 0, *times, self.reads())
+
+    def reads(self) -> int:
+        return self.queue.store.statistics().reads
+
+    async def read(self, subscription: Subscription) -> None:
+        left = self.spec.reads
+        async for batch in subscription.batches(100):
+            for record in batch:
+                assert record.value is not None
+                numbers = numbers_of(record.value)
+                self.out.say(Kind.READ, record.partition, record.offset, *numbers)
+            await subscription.commit(batch)
+            left -= len(batch)
+            if left <= 0:
+                return
+
+    async def wait(self, subscription: Subscription) -> None:
+        before = self.reads()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await anext(aiter(subscription))
+        self.out.say(Kind.IDLE, 0, before, self.reads())
+
+
 def write(spec: Spec, descriptor: int) -> int:
-    """Be a writer; the exit code tells whether an error ended it."""
+    """Be a writer or a reader; the exit code tells whether an error ended it."""
     out = Out(descriptor, spec.writer)
     try:
-        asyncio.run(Writer(spec, out).run())
+        asyncio.run((Reader if spec.reads else Writer)(spec, out).run())
     except (PenstockError, OSError) as error:
         out.failed(error)
+        if spec.reads:
+            traceback.print_exc()
         return 3
     except BaseException:
         traceback.print_exc()
