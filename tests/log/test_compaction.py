@@ -315,7 +315,12 @@ def test_what_a_crash_left_behind_is_cleared_away():
     log.store.write(log_key(0), old)
     assert len(log.stored()) == 4, "the rewritten segment counts"
     compact(log)
-    assert file_names(log.store)[0] == "00000000000000000000-1.log"
+    assert file_names(log.store) == [
+        "00000000000000000000-1.log",
+        "00000000000000000004-1.log",
+        "00000000000000000008.log",
+        "00000000000000000009.log",
+    ]
 
 
 def test_a_reader_in_the_middle_of_a_segment_goes_on_in_the_rewritten_one():
@@ -363,6 +368,34 @@ def test_every_power_cut_during_compaction_leaves_the_old_or_the_new_state():
         assert opened.append((None, b"next")) == 10
         compact(opened)
         assert opened.stored()[:-1] == after
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+def test_a_head_that_was_never_synced_does_not_outlive_the_segment_that_it_speaks_of():
+    """The writer dies between sealing and the sync of the head; compaction runs; the power goes."""
+    disk = SimulatedDisk()
+    log = SmallLog(on_disk(disk))
+    log.append((b"a", b"1"), (b"a", b"2"))
+    log.append((b"b", b"3"))
+
+    def die(point):
+        if point.path.endswith("/head") and not point.done:
+            raise Killed
+
+    disk.on_sync(die)
+    log.roll()
+    with pytest.raises(Killed):
+        log.append((None, b"never"))
+    left = disk.kill()
+    survivor = SmallLog(on_disk(left), clock=log.clock)
+    assert compact(survivor).records_removed == 1
+    for state in left.crash_states(50):
+        opened = SmallLog(on_disk(state), clock=log.clock)
+        assert opened.stored() == [(1, b"a", b"2"), (2, b"b", b"3")]
+        assert opened.append((None, b"next")) == 3
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=30))

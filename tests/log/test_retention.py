@@ -335,6 +335,22 @@ def test_a_power_cut_between_removals_leaves_a_valid_log():
         assert after.append((None, b"next")) == 5
 
 
+def test_a_power_cut_never_brings_an_older_rewrite_back():
+    disk = SimulatedDisk()
+    log = SmallLog(on_disk(disk))
+    log.append((b"a", b"old"), (b"a", b"new"))
+    log.append_segments(1)
+    old = log.store.read(log_key(0))
+    Compactor(log.store, KEYS).run(log.clock.time_ms())
+    log.store.write(log_key(0), old)
+    log.clock.advance(2 * DAY_SECONDS)
+    states, _ = crash_states(disk)
+    assert retain(log) == 1
+    for state in states:
+        after = SmallLog(on_disk(state), clock=log.clock)
+        assert after.stored() in ([(1, b"a", b"new"), (2, None, b"v")], [(2, None, b"v")])
+
+
 # ----------------------------------------------------------------------------- any sequence
 
 STEPS = st.one_of(

@@ -1,15 +1,20 @@
 """verify() and scrub(): every flipped bit is told, with file, place, loss and the way out."""
 
+import threading
+
 import pytest
 
 from penstock.errors import KeyNotFound, UnknownTopic
 from penstock.log.compaction import Compactor
+from penstock.log.frame import seal
 from penstock.log.head import HeadFile
 from penstock.log.index import INDEX_SPACING_BYTES
 from penstock.log.names import SegmentName, offset_key, topic_key
 from penstock.log.offsets import OffsetFile
+from penstock.log.retention import apply_retention, find_needs, plan_retention
+from penstock.log.segment import SegmentEnd
 from penstock.log.tiering import move_sealed
-from penstock.log.topic import TopicFile
+from penstock.log.topic import Retention, TopicFile
 from penstock.log.verify import scrub, verify
 from penstock.stores.directory import DirectoryStore
 from penstock.stores.memory import MemoryStore
@@ -168,6 +173,27 @@ def test_swapped_repeated_and_foreign_entries_are_told():
         assert {problem.file for problem in report.problems} == {log_key(0)}
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"records": 5},
+        {"first_offset": 1},
+        {"next_offset": 7},
+        {"size": 1},
+        {"first_timestamp": 1},
+        {"last_timestamp": 1},
+    ],
+)
+def test_a_footer_that_contradicts_its_segment_is_told(wrong):
+    log = filled()
+    (source, *_) = log.reader().segments()
+    *_, entry = source.entries(0, source.size())
+    changed = SegmentEnd.parse(entry)._replace(**wrong)
+    buffers, _, _ = seal(changed.draft(), 6, 0, entry.header.previous, entry.timestamp)
+    data = log.store.read(log_key(0))[: entry.position] + b"".join(buffers)
+    assert "end" in kinds(change(log, log_key(0), data))
+
+
 def test_a_segment_of_another_topic_or_log_is_told():
     log, other = filled(), filled()
     other.system.random.seed(7)
@@ -277,6 +303,47 @@ def test_verify_beside_a_writer_that_is_not_closed():
     log.roll()
     log.append((None, b"13"))
     assert verify(log.store).clean
+
+
+@pytest.mark.timeout(120)
+def test_verify_beside_writers_and_upkeep_finds_nothing(tmp_path):
+    """It takes no lock, and what moves under its eyes is not taken for damage."""
+    log = SmallLog(DirectoryStore(tmp_path / "log"), DirectoryStore(tmp_path / "tier"))
+    subscriber = log.subscribe("billing")
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def work() -> None:
+        compactor = Compactor(log.store, KEYS, log.tier)
+        reader = log.reader()
+        try:
+            for number in range(40):
+                log.append(*[(b"k%d" % key, b"%d" % number) for key in range(3)])
+                log.roll()
+                subscriber.commit(number, 0)
+                if number % 3 == 0:
+                    compactor.run(log.clock.time_ms())
+                    move_sealed(log.store, KEYS, log.tier, keep_local=2)
+                if number % 10 == 9:
+                    needs = find_needs(log.store, log.state, 0)
+                    plan = plan_retention(reader, Retention(bytes_max=2_000), needs, 0)
+                    apply_retention(plan, log.store, log.tier)
+        except BaseException as failure:
+            failures.append(failure)
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    rounds = 0
+    while not done.is_set():
+        report = verify(tmp_path / "log", tier=DirectoryStore(tmp_path / "tier"))
+        assert report.sound, report.problems
+        rounds += 1
+    thread.join()
+    assert failures == []
+    assert rounds > 2
+    assert verify(tmp_path / "log", tier=log.tier).clean
 
 
 def test_every_state_a_power_cut_leaves_is_sound():

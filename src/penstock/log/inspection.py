@@ -67,6 +67,15 @@ class VerifyReport:
         """Whether nothing is lost: problems, if any, are mended by opening the log."""
         return all(problem.harmless for problem in self.problems)
 
+    def add(self, other: VerifyReport) -> None:
+        """Take in what was found elsewhere."""
+        self.partitions += other.partitions
+        self.segments += other.segments
+        self.records += other.records
+        self.bytes += other.bytes
+        self.problems += other.problems
+        self.lost += other.lost
+
 
 @dataclass(slots=True)
 class Inspection:

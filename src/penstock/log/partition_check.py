@@ -24,6 +24,9 @@ from penstock.log.segment import SegmentSource, list_segments
 from penstock.log.topic import TopicState
 from penstock.stores.base import PersistentBackingStore
 
+LOOKS_MAX = 3
+"""A slot that looks damaged may be one that is just being written: it is looked at again."""
+
 
 class PartitionCheck:
     """Checks one partition and adds what it finds to a report."""
@@ -43,6 +46,11 @@ class PartitionCheck:
         self._spend = spend
         self._next_offset = 0
         self._earliest: int | None = None
+
+    def mark(self) -> object:
+        """Changes when somebody writes to the partition or tends it."""
+        head = HeadFile(self._store, self._keys.head).read() or Head()
+        return head.generation, [(one.name, one.store) for one in self._segments()]
 
     def run(self) -> None:
         """Everything but the subscribers' offsets."""
@@ -91,9 +99,11 @@ class PartitionCheck:
     def _inspect(self, source: SegmentSource, limit: int | None, bound: int) -> Inspection | None:
         """Check a segment; one that upkeep has replaced meanwhile is looked up again."""
         for _ in range(3):
+            # A rewritten one is sealed, whatever an older head says.
+            upto = None if source.name.rewrite else limit
             try:
                 found = inspect_segment(
-                    self._keys, source, limit=limit, bound=bound, spend=self._spend
+                    self._keys, source, limit=upto, bound=bound, spend=self._spend
                 )
             except KeyNotFound:
                 again = [one for one in self._segments() if one.name.base == source.name.base]
@@ -127,7 +137,9 @@ class PartitionCheck:
             self._tell(found.source.key, "chain", f"{message} penstock.repair() ties them again.")
 
     def _tell_missing(self, first: int, following: int) -> None:
-        if first < following:
+        # A listing may miss a segment that is just being replaced: look again before telling.
+        there = any(one.name.base == first for one in self._segments())
+        if first < following and not there:
             file = self._keys.log(SegmentName(first))
             message = (
                 f"{file} is missing: the records from offset {first} to before {following} are "
@@ -142,6 +154,8 @@ class PartitionCheck:
         file = HeadFile(self._store, self._keys.head)
         try:
             head, damaged = file.look()
+            for _ in range(LOOKS_MAX if damaged else 0):
+                head, damaged = file.look()
         except UnsupportedFormat as newer:
             self._tell(file.key, "head", str(newer))
             return None
@@ -156,6 +170,8 @@ class PartitionCheck:
     def _inspect_open(self, head: Head, last: Inspection | None) -> None:
         """The open segment, as far as the head calls it durable."""
         self._next_offset = max(self._next_offset, head.durable_offset)
+        if last is not None and last.next_offset != head.segment_base:
+            last = None
         link = last.link if last else None
         if head.durable_position == 0:
             if link not in (None, head.durable_checksum):
@@ -168,9 +184,8 @@ class PartitionCheck:
         found = self._inspect(source[0], head.durable_position, head.durable_offset)
         if found is None or found.problems:
             return
-        if last is not None and last.next_offset == head.segment_base:
-            self._compare(last, found)
-        if found.checksum != head.durable_checksum:
+        self._compare(last, found)
+        if found.source.name.rewrite == 0 and found.checksum != head.durable_checksum:
             self._tell_head(head)
 
     def _tell_head(self, head: Head) -> None:
@@ -214,6 +229,8 @@ class PartitionCheck:
     def _offset_problem(self, name: str, file: OffsetFile, state: TopicState) -> Problem | None:
         try:
             committed = file.read()
+            for _ in range(LOOKS_MAX if committed and committed.damaged_slots else 0):
+                committed = file.read()
         except DamageError as damage:
             return Problem(file.key, "offset", str(damage))
         if committed is None:

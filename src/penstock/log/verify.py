@@ -23,6 +23,7 @@ from penstock.system import Clock, OsClock, System
 
 Where = PersistentBackingStore | str | os.PathLike[str]
 PAUSE_SECONDS_MIN = 0.02
+TRIES_MAX = 5
 
 
 def verify(
@@ -114,10 +115,27 @@ def _verify_topic(
     report.topics.append(name)
     state = check_topic(store, name, report.problems)
     for partition in partitions_of(store, name, state):
-        check = PartitionCheck(store, PartitionKeys(name, partition), tier, report)
+        report.add(_verify_partition(store, tier, PartitionKeys(name, partition), state))
+
+
+def _verify_partition(
+    store: PersistentBackingStore,
+    tier: PersistentBackingStore | None,
+    keys: PartitionKeys,
+    state: TopicState | None,
+) -> VerifyReport:
+    """Check one partition; again when it was changed meanwhile, which may look like damage."""
+    report = VerifyReport()
+    for _ in range(TRIES_MAX):
+        report = VerifyReport()
+        check = PartitionCheck(store, keys, tier, report)
+        before = check.mark()
         check.run()
         if state is not None:
             check.check_offsets(state)
+        if report.sound or check.mark() == before:
+            break
+    return report
 
 
 def partitions_of(

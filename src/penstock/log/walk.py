@@ -1,9 +1,9 @@
 """Reading a segment past its damage: the sound entries, and the stretches that are not.
 
-After damage the next sound entry is looked for. If the damaged header still tells its length, or
-the chain its place, the entry behind it is known for sure. Otherwise every byte is tried. Bytes
-inside a damaged record that look like an entry (someone stored a segment as a value) are then only
-told from real ones by their offsets; the chain tells in all other cases.
+After damage the next sound entry is looked for, byte by byte. If the damaged header still tells
+what the next one chains to, that one is known for sure. Otherwise bytes inside a damaged record
+that look like an entry (someone stored a segment as a value) are told from real ones only by their
+offsets.
 """
 
 from __future__ import annotations
@@ -109,15 +109,7 @@ class Walker:
         except DamageError:
             # One of the two is what the next entry chains to, unless both were hit.
             marks = {_U32.unpack_from(head, HEADER_BYTES - 4)[0], crc32c(head[:-4])}
-            end = position + _U32.unpack_from(head)[0] + 12
-            return end if self._chains_at(end, marks) else self._search(position, end, marks)
-
-    def _chains_at(self, position: int, marks: set[int]) -> bool:
-        """Whether an entry stands there that chains to the damaged one."""
-        if position + HEADER_BYTES > self._limit:
-            return False
-        header = _header(self._read(position, HEADER_BYTES))
-        return header is not None and header.previous in marks
+            return self._search(position, position + _U32.unpack_from(head)[0] + 12, marks)
 
     def _search(self, position: int, end: int, marks: set[int]) -> int:
         """The next entry that chains to the damaged one, else the first that can follow it.
@@ -174,13 +166,6 @@ def _foreign(entry: Entry) -> Stretch:
 
 def _chains(before: Entry, entry: Entry) -> bool:
     return entry.header.previous == before.header.checksum
-
-
-def _header(data: bytes) -> Header | None:
-    try:
-        return parse_header(data)
-    except DamageError:
-        return None
 
 
 def _check_columns(entry: Entry) -> None:
