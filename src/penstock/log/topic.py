@@ -31,6 +31,8 @@ FORMAT = 1
 PARTITIONS_MAX = 4_096
 LOCK_TIMEOUT_SECONDS = 30.0
 _MEBIBYTE = 1024 * 1024
+TOPIC_BYTES_MAX = 16 * _MEBIBYTE
+_UNDECODABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
 class FsyncPolicy(enum.Enum):
@@ -249,6 +251,8 @@ class TopicFile:
         """Change settings other than the partition count, for all processes."""
         if "partitions" in changes:
             raise InvalidOption("partitions are fixed at creation; they change by epochs")
+        for name in changes.keys() - set(TopicConfig.__struct_fields__):
+            raise InvalidOption(f"there is no setting {name!r} of topics", option=name)
         with self._lock():
             document, state = self._read()
             config = msgspec.structs.replace(state.config, **changes).check()
@@ -261,7 +265,7 @@ class TopicFile:
 
         It also finds one in a file that is no JSON any more.
         """
-        data = self._store.read(self.key)
+        data = self._store.read(self.key, 0, TOPIC_BYTES_MAX + 1)
         found: list[tuple[int, TopicState]] = []
         for match in _GENERATION.finditer(data):
             raw = _first_object(data[match.end() :])
@@ -276,7 +280,7 @@ class TopicFile:
 
     def is_as_written(self) -> bool:
         """Whether the file has not one byte that this release would not have written."""
-        data = self._store.read(self.key)
+        data = self._store.read(self.key, 0, TOPIC_BYTES_MAX + 1)
         document = self._decode_document(data)
         previous = document.previous
         whole = _is_sound(document) and (previous is None or _is_sound(previous))
@@ -297,7 +301,7 @@ class TopicFile:
 
     def _read(self) -> tuple[_Document, TopicState]:
         try:
-            data = self._store.read(self.key)
+            data = self._store.read(self.key, 0, TOPIC_BYTES_MAX + 1)
         except KeyNotFound:
             raise UnknownTopic(
                 f"there is no topic {self._topic!r}: create it with create_topic()",
@@ -306,12 +310,19 @@ class TopicFile:
         document = self._decode_document(data)
         if not _is_sound(document):
             raise self._damage("the checksum is wrong")
-        return document, self._decode_state(bytes(document.topic))
+        state = self._decode_state(bytes(document.topic))
+        if state.name != self._topic:
+            raise self._damage(f"it describes topic {state.name[:80]!r}")
+        if not state.epochs or not 1 <= state.partitions <= PARTITIONS_MAX:
+            raise self._damage("the partitions are out of range")
+        return document, state
 
     def _decode_document(self, data: bytes) -> _Document:
+        if len(data) > TOPIC_BYTES_MAX:
+            raise self._damage(f"it is longer than {TOPIC_BYTES_MAX} bytes")
         try:
             document = msgspec.json.decode(data, type=_Document)
-        except msgspec.MsgspecError as cause:
+        except _UNDECODABLE as cause:
             raise self._damage(str(cause)) from cause
         if document.format != FORMAT and _is_sound(document, document.format):
             raise UnsupportedFormat(
@@ -326,7 +337,7 @@ class TopicFile:
     def _decode_state(self, raw: bytes) -> TopicState:
         try:
             return msgspec.json.decode(raw, type=TopicState)
-        except msgspec.MsgspecError as cause:
+        except _UNDECODABLE as cause:
             raise self._damage(str(cause)) from cause
 
     def _write(self, generation: int, state: TopicState, previous: _Document | None = None) -> None:

@@ -18,7 +18,7 @@ from penstock.errors import (
     RetentionFull,
 )
 from penstock.log.batch import Batch, Item, Parcel, Router, gather
-from penstock.log.columns import Columns
+from penstock.log.columns import RECORD_OVERHEAD_BYTES, Columns
 from penstock.log.frame import Draft, draft
 from penstock.log.partition import PartitionLog
 from penstock.log.receipts import Acknowledgement, Placement, PublishedRow, Receipt
@@ -107,7 +107,7 @@ class TopicWriter:
         if self._gathered_bytes + size > self._room or size > self._record_bytes_max:
             self._refuse(size)
         self._items.append(item)
-        self._gathered_bytes += size
+        self._gathered_bytes += size + RECORD_OVERHEAD_BYTES
         receipt = self._receipt
         if not self._scheduled or self._lingering:
             self._schedule()
@@ -118,6 +118,7 @@ class TopicWriter:
         if size > self.config.record_bytes_max:
             self._refuse(size)
         self._take(row, size)
+        self._gathered_bytes += RECORD_OVERHEAD_BYTES
         if not self._scheduled or self._lingering:
             self._schedule()
 
@@ -126,6 +127,9 @@ class TopicWriter:
         receipt = Receipt(self.topic, self._loop)
         receipt.count = len(columns)
         size = columns.byte_size()
+        if len(columns) == 1:
+            # A largest record fits an empty buffer, as it does when it is added alone.
+            size -= RECORD_OVERHEAD_BYTES
         self._take(Batch(columns, receipt, size=size, durable=durable), size)
         if not self._scheduled or self._lingering:
             self._schedule()
@@ -188,7 +192,8 @@ class TopicWriter:
     def _take(self, item: Item, size: int) -> None:
         """Append to the queue if there is room."""
         if self._gathered_bytes + size > self._room:
-            self._refuse(size)
+            # The records of a batch were checked one by one: here it can only be the buffer.
+            self._refuse(0)
         self._items.append(item)
         self._gathered_bytes += size
 
@@ -416,7 +421,7 @@ def record_size(
 def _check_timestamps(timestamps: Sequence[int]) -> None:
     if not set(map(type, timestamps)) <= {int}:
         raise InvalidOption("a timestamp is an int: milliseconds since 1970", option="timestamp")
-    if timestamps and not (_TIMESTAMP_MIN <= min(timestamps) and max(timestamps) <= _TIMESTAMP_MAX):
+    if timestamps and (min(timestamps) < _TIMESTAMP_MIN or max(timestamps) > _TIMESTAMP_MAX):
         raise InvalidOption(
             f"a timestamp is {_TIMESTAMP_MIN} to {_TIMESTAMP_MAX} ms", option="timestamp"
         )
