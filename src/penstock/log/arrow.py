@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ARROW_CHUNK_BYTES = 4 * 1024 * 1024
+BATCH_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of a batch after decompression, unless a single entry has more."""
 
 
 @cache
@@ -53,8 +55,23 @@ def read_arrow(
     """The records from ``start`` to before ``end``, up to the durable offset, checks included."""
     cursor = reader.cursor(start)
     while cursor.offset < end and (entries := cursor.fetch(chunk_bytes)):
-        batch = to_batch(reader.keys.topic, reader.keys.partition, entries)
-        yield _between(batch, start, end)
+        for some in _portions(entries):
+            batch = to_batch(reader.keys.topic, reader.keys.partition, some)
+            yield _between(batch, start, end)
+
+
+def _portions(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """The entries in portions that are not too large once they are decompressed."""
+    portion: list[Entry] = []
+    size = 0
+    for entry in entries:
+        size += entry.header.body_length
+        if portion and size > BATCH_BYTES_MAX:
+            yield portion
+            portion, size = [], entry.header.body_length
+        portion.append(entry)
+    if portion:
+        yield portion
 
 
 def read_table(reader: PartitionReader, start: int, end: int) -> pa.Table:
