@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any
 
@@ -54,15 +54,23 @@ class Columns:
     timestamps: Sequence[int] | None = None
     headers: Sequence[Mapping[str, bytes] | None] | None = None
     deltas: Sequence[int] | None = None
+    # Made once: sizes are asked for on the way in, and written on the way out.
+    _value_lengths: array[int] | None = field(default=None, repr=False, compare=False)
+
+    def value_lengths(self) -> array[int]:
+        """The lengths of the values; NULL for a null value."""
+        if self._value_lengths is None:
+            self._value_lengths = _lengths(self.values)
+        return self._value_lengths
 
     def encode(self) -> tuple[int, list[Buffer]]:
         """The flags and the buffers of the body."""
         flags = 0
-        lengths: list[Buffer] = [_lengths(self.values)]
+        lengths: list[Buffer] = [self.value_lengths().tobytes()]
         data: list[Buffer] = []
         if self.keys is not None:
             flags |= KEYS
-            lengths.append(_lengths(self.keys))
+            lengths.append(_lengths(self.keys).tobytes())
             data.append(_join(self.keys))
         if self.timestamps is not None:
             flags |= TIMES
@@ -84,7 +92,7 @@ class Columns:
     def byte_size(self) -> int:
         """Bytes that the records take in memory, about: keys, values, headers, the objects."""
         size = RECORD_OVERHEAD_BYTES * len(self.values)
-        size += sum(map(len, filter(None, self.values)))
+        size += _sum(self.value_lengths())
         if self.keys is not None:
             size += sum(map(len, filter(None, self.keys)))
         if self.headers is not None:
@@ -99,6 +107,7 @@ class Columns:
             self.timestamps and self.timestamps[where],
             self.headers and self.headers[where],
             self.deltas and self.deltas[where],
+            self._value_lengths and self._value_lengths[where],
         )
 
     def take(self, places: Sequence[int]) -> Columns:
@@ -116,11 +125,17 @@ def _headers_size(headers: Mapping[str, bytes]) -> int:
     return sum(len(name.encode()) + len(value) for name, value in headers.items())
 
 
-def _lengths(items: Sequence[bytes | None]) -> bytes:
+def _lengths(items: Sequence[bytes | None]) -> array[int]:
     try:
-        return array("I", map(len, items)).tobytes()  # type: ignore[arg-type]
+        # By way of a list, which is quicker than an array that grows.
+        return array("I", list(map(len, items)))  # type: ignore[arg-type]
     except TypeError:
-        return array("I", [NULL if item is None else len(item) for item in items]).tobytes()
+        return array("I", [NULL if item is None else len(item) for item in items])
+
+
+def _sum(lengths: array[int]) -> int:
+    total = sum(lengths)
+    return total - NULL * lengths.count(NULL) if total >= NULL else total
 
 
 def _join(items: Sequence[bytes | None]) -> bytes:
@@ -137,7 +152,7 @@ def _encode_headers(
     pairs = list(chain.from_iterable(one.items() for one in headers if one))
     names = [name.encode() for name, _ in pairs]
     values = [value for _, value in pairs]
-    lengths = [counts.tobytes(), _lengths(names), _lengths(values)]
+    lengths = [counts.tobytes(), _lengths(names).tobytes(), _lengths(values).tobytes()]
     return lengths, [b"".join(names), b"".join(values)]
 
 
@@ -236,6 +251,12 @@ def _cut(body: Buffer, start: int, lengths: Lengths) -> list[bytes | None]:
     ends = np.cumsum(lengths, dtype=np.int64)
     if len(lengths) and int(lengths.max()) == NULL:
         return _cut_with_nulls(body, start, lengths)
+    if len(lengths) and lengths[0] and (lengths == lengths[0]).all():
+        # All of one length: numpy cuts them without a step in Python for each.
+        pieces: list[bytes | None] = np.frombuffer(
+            body, f"V{lengths[0]}", len(lengths), start
+        ).tolist()
+        return pieces
     ends += start
     stops = ends.tolist()
     # The body is bytes here, so that a slice of it is too.

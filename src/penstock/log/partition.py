@@ -10,7 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from penstock.errors import DamagedFile, PenstockError, Poisoned, RecordTooLarge, StorageError
+from penstock.errors import (
+    DamagedFile,
+    KeyNotFound,
+    PenstockError,
+    Poisoned,
+    RecordTooLarge,
+    StorageError,
+)
 from penstock.log.frame import ENTRY_BYTES_MAX, FRAME_BYTES, RECORDS_MAX, Draft, seal
 from penstock.log.head import Head, HeadFile
 from penstock.log.index import ROW_BYTES, Index, IndexBuilder, IndexRow
@@ -256,7 +263,7 @@ class PartitionLog:
             self._index = IndexBuilder(head.position)
         self._head = head
         key = self._segment_key(head)
-        size = self._store.size(key) if self._store.exists(key) else 0
+        size = self._size(key)
         if size and not head.generation:
             # The first writer died before it wrote a head.
             self._attach()
@@ -270,6 +277,12 @@ class PartitionLog:
                 reason="shorter than the head says",
             )
         return head
+
+    def _size(self, key: str) -> int:
+        try:
+            return self._store.size(key)
+        except KeyNotFound:
+            return 0
 
     def _roll(self, head: Head) -> Head:
         """Seal the open segment, durably, and point the head at the next one."""
@@ -306,7 +319,7 @@ class PartitionLog:
             return
         key = self.keys.index(SegmentName(head.segment_base))
         with suppress(StorageError):
-            size = self._store.size(key) if self._store.exists(key) else 0
+            size = self._size(key)
             self._store.write_at(key, size - size % ROW_BYTES, [row.pack() for row in rows])
 
     def _start_entry(self, head: Head) -> Draft:

@@ -24,7 +24,7 @@ from penstock.log.partition import PartitionLog
 from penstock.log.receipts import Acknowledgement, Placement, PublishedRow, Receipt
 from penstock.log.tail import TailCache
 from penstock.log.topic import FsyncPolicy, TopicConfig
-from penstock.system import System, Worker
+from penstock.system import Job, System, Worker
 
 _TIMESTAMP_MIN = -(1 << 63)
 _TIMESTAMP_MAX = (1 << 63) - 1
@@ -309,17 +309,21 @@ class TopicWriter:
         return parcels
 
     def _commit_parcels(self, parcels: Mapping[int, Sequence[Parcel]]) -> None:
-        jobs = [partial(self._commit_partition, *item) for item in parcels.items()]
-        if self.config.fsync is FsyncPolicy.EVERY_MESSAGE:
-            # Each job waits for its own sync; side by side they wait once.
-            self._worker.run_all(jobs)
-        else:
-            for job in jobs:
+        waiting: list[Job] = []
+        for partition, mine in parcels.items():
+            records = sum(len(parcel.places) for parcel in mine)
+            sync = self._wants_sync(partition, mine, records)
+            job = partial(self._commit_partition, partition, mine, records, sync)
+            if sync:
+                waiting.append(job)
+            else:
                 job()
+        # Each of these waits for its own sync; side by side they wait once.
+        self._worker.run_all(waiting)
 
-    def _commit_partition(self, partition: int, parcels: Sequence[Parcel]) -> None:
-        records = sum(len(parcel.places) for parcel in parcels)
-        sync = self._wants_sync(partition, parcels, records)
+    def _commit_partition(
+        self, partition: int, parcels: Sequence[Parcel], records: int, sync: bool
+    ) -> None:
         try:
             drafts = [self._draft(parcel.columns) for parcel in parcels]
             appended = self._logs[partition].append(drafts, sync=sync)
