@@ -87,20 +87,19 @@ class Child:
             os.kill(self.pid, signal.SIGKILL)
 
 
-def listen(children: Sequence[Child], seconds: float, *, until: Sequence[Kind] = ()) -> None:
-    """Take in what the children say for so long, or until one says one of these, or all ended."""
+def listen(
+    children: Sequence[Child], seconds: float, *, until: Sequence[Kind] = (), count: int = 1
+) -> None:
+    """Take in what the children say for so long, or until they have said so many of these kinds."""
     deadline = time.monotonic() + seconds
     while alive := [child for child in children if not child.ended]:
         left = deadline - time.monotonic()
-        if left <= 0:
+        if left <= 0 or (until and sum(len(one.said(*until)) for one in children) >= count):
             return
         ready = select.select([child.pipe for child in alive], [], [], left)[0]
         for child in alive:
             if child.pipe in ready:
-                seen = len(child.frames)
                 child.drain()
-                if any(frame.kind in until for frame in child.frames[seen:]):
-                    return
 
 
 class Nursery:
@@ -213,6 +212,10 @@ class Promise:
     time: float
 
 
+GONE = (-1, -1)
+"""A record that retention has removed before it was looked at."""
+
+
 @dataclass
 class Range:
     """Records that were acknowledged together, and the parts of the partitions they are in."""
@@ -239,6 +242,7 @@ class Ledger:
         self.ranges: list[Range] = []
         self.found: list[list[tuple[int, int]]] = [[] for _ in range(self.partitions)]
         self.durable = [0] * self.partitions
+        self.earliest = [0] * self.partitions
         self.committing: dict[tuple[str, int], int] = defaultdict(int)
         self.committed: dict[tuple[str, int], int] = defaultdict(int)
         self._seen: set[tuple[int, int]] = set()
@@ -303,7 +307,8 @@ class Ledger:
         self, queue: WalMessageQueue, partition: int, *, again: bool, exact: bool
     ) -> None:
         found = self.found[partition]
-        start = 0 if again else len(found)
+        earliest = await self._skip_what_retention_took(queue, partition)
+        start = earliest if again else max(earliest, len(found))
         expected = start
         async for record in queue.replay(self.topic, start=start, partition=partition):
             assert record.offset == expected, "a gap, or a record twice"
@@ -312,6 +317,21 @@ class Ledger:
         assert expected >= len(found), f"partition {partition} has become shorter"
         assert expected >= self.durable[partition], "less is there than was durable"
         self._settle_promises(partition, exact=exact)
+
+    async def _skip_what_retention_took(self, queue: WalMessageQueue, partition: int) -> int:
+        """The first offset that is there; what no subscriber needs may have gone."""
+        earliest = (await queue.retention(self.topic))[partition].earliest_offset
+        if earliest == 0:
+            return 0
+        assert "retention" in self.config, "records went, and nothing asked for it"
+        found, promises = self.found[partition], self.promises[partition]
+        for offset in range(len(found), earliest):
+            kept = promises.pop(offset, None)
+            found.append((kept.writer, kept.sequence) if kept else GONE)
+        for offset in [offset for offset in promises if offset < earliest]:
+            del promises[offset]
+        self.earliest[partition] = earliest
+        return earliest
 
     def _check_record(self, record: Record, partition: int) -> None:
         assert record.value is not None
@@ -355,6 +375,8 @@ class Ledger:
                 for numbers in self.found[part][first:end]
             }
             missing = [number for number in one.numbers if (frame.writer, number) not in there]
+            if GONE in there:
+                missing = []
             assert not (missing and exact), f"lost: {missing[:5]} of {one}"
             assert not (missing and frame.c), f"lost though durable: {missing[:5]} of {one}"
             self.score.lost += len(missing)
@@ -369,6 +391,7 @@ class Ledger:
                 done = self.committed[name, partition]
                 tried = max(done, self.committing[name, partition])
                 assert position in {done, tried}, f"{name} resumes at {position}, not at {done}"
+                assert position >= self.earliest[partition], "what a subscriber needs is gone"
                 self.committed[name, partition] = position
                 self.committing[name, partition] = position
             if subscription.lag():

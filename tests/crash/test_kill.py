@@ -13,6 +13,11 @@ POLICIES = {
     "every_n_messages": {"fsync": "every_n_messages", "fsync_messages": 10, "partitions": 3},
     "timed": {"fsync": "timed", "fsync_interval_ms": 20, "partitions": 2},
 }
+# Small enough that segments go all the time, while writers die.
+POLICIES["with retention"] = {
+    "partitions": 2,
+    "retention": {"bytes_max": 30_000, "acknowledged": True},
+}
 SMALL_SEGMENTS = {"segment_bytes_max": 20_000}
 
 
@@ -37,6 +42,7 @@ class Killing:
             seed=self.random.getrandbits(32),
             config=self.config,
             subscriber=subscriber if self.random.random() < 0.8 else "",
+            maintenance=0.005 if "retention" in self.config else None,
         )
         return self.nursery.start(spec)
 
@@ -44,9 +50,11 @@ class Killing:
         """Let writers work for a moment, kill each, check the log, now and then from the start."""
         children = [self.start(place) for place in range(self.writers)]
         if self.random.random() < 0.7:
-            listen(children, 5.0, until=[Kind.OPENED])
+            # Otherwise it dies while it opens the log.
+            count = self.random.randint(1, 60 * self.writers)
+            listen(children, 5.0, until=[Kind.TRYING, Kind.ACKNOWLEDGED], count=count)
         for child in children:
-            listen(children, self.random.uniform(0, 0.03))
+            listen(children, self.random.uniform(0, 0.01))
             assert self.nursery.kill(child) == -9, "the writer ended by itself"
             self.ledger.score.crashes += 1
         for child in children:
@@ -70,6 +78,9 @@ def kill(nursery, request, path, policy, writers, crashes):
     killing.run(crashes)
     print(f"{request.node.name}: {killing.ledger.score}")
     assert killing.ledger.score.acknowledged > crashes
+    if policy == "with retention":
+        print(f"{request.node.name}: retention removed up to {killing.ledger.earliest}")
+        assert max(killing.ledger.earliest) > 0
 
 
 @pytest.mark.acceptance(11, 17, 46)
@@ -81,12 +92,14 @@ def kill(nursery, request, path, policy, writers, crashes):
         ("timed", 1, 40),
         ("every_message", 2, 40),
         ("every_n_messages", 3, 30),
+        ("with retention", 1, 40),
+        ("with retention", 2, 40),
     ],
 )
 def test_killed_writers_lose_nothing_that_was_acknowledged(
-    nursery, request, tmp_path, policy, writers, crashes
+    nursery, request, folder, policy, writers, crashes
 ):
-    kill(nursery, request, tmp_path, policy, writers, crashes)
+    kill(nursery, request, folder, policy, writers, crashes)
 
 
 @pytest.mark.torture

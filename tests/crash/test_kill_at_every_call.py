@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.rigs import Ledger, Nursery, Score, seed_of
+from tests.crash.rigs import Ledger, Nursery, Score, need, run_under_strace, seed_of
 from tests.crash.writer import Spec
 
 KILLED = -9
@@ -103,3 +103,72 @@ def test_a_kill_during_recovery_from_a_kill_loses_nothing(nursery, folder, reque
 @pytest.mark.parametrize("config", CONFIGS, ids=["every_message", "every_n_messages"])
 def test_a_kill_at_every_call_loses_nothing(nursery, folder, request, config, when, again):
     walk(nursery, folder, request, config, when, stride=1, again=again)
+
+
+# ------------------------------------------------------------------------------------ by strace
+
+SYSTEM_CALLS = [
+    "pwritev",
+    "fdatasync",
+    "fsync",
+    "rename",
+    "unlink",
+    "ftruncate",
+    "mkdir",
+    "flock",
+    "fstat",
+    "pread64",
+]
+
+
+def kill_at_system_call(folder: Path, seed: int, call: str, number: int, score: Score) -> bool:
+    """The kernel kills the writer at its n-th such call; whether it made that many.
+
+    The number counts in each thread by itself. No layer of ours takes part.
+    """
+    path = folder / f"{call}-{number}"
+    path.mkdir()
+    ledger = Ledger(path / "log", "orders", CONFIGS[1], score=score)
+    spec = Spec(
+        path=str(ledger.path),
+        topic="orders",
+        writer=1,
+        seed=seed,
+        config=ledger.config,
+        steps=15,
+        subscriber="reader",
+    )
+    options = ["-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={number}"]
+    child, code = run_under_strace(spec, options, path / "trace")
+    assert code in {KILLED, 0}, child.frames[-3:]
+    ledger.take(child)
+    ledger.check_now(again=True, subscribers=["reader"])
+    shutil.rmtree(path)
+    score.crashes += code == KILLED
+    return code == KILLED
+
+
+@pytest.mark.acceptance(11)
+def test_a_kill_by_the_kernel_at_a_system_call_loses_nothing(folder, request):
+    need("strace", "strace")
+    seed = seed_of(request)
+    chance = random.Random(seed)
+    score = Score()
+    for call in ["pwritev", "fdatasync", "fsync", "rename", "mkdir", "flock"]:
+        kill_at_system_call(folder, seed, call, chance.randint(1, 4), score)
+    print(f"{request.node.name}: {score}")
+    assert score.crashes > 2
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3600)
+@pytest.mark.acceptance(11)
+@pytest.mark.parametrize("call", SYSTEM_CALLS)
+def test_a_kill_by_the_kernel_at_every_system_call_loses_nothing(folder, request, call):
+    need("strace", "strace")
+    seed = seed_of(request)
+    score = Score()
+    numbers = itertools.count(1)
+    while kill_at_system_call(folder, seed, call, next(numbers), score):
+        pass
+    print(f"{request.node.name}: {score}")

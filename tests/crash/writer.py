@@ -79,6 +79,9 @@ class Spec:
     reads: int = 0
     """Do not publish: read so many records as a subscriber, then wait a while for more."""
 
+    maintenance: float | None = None
+    """Seconds between rounds of retention and compaction; None: no rounds."""
+
     def encode(self) -> str:
         return json.dumps(asdict(self))
 
@@ -233,9 +236,13 @@ class Writer:
         self.random = random.Random(spec.seed)
         self.sequence = spec.first_sequence
         self.system = System(files=files_of(spec))
-        self.queue = WalMessageQueue(spec.path, system=self.system)
+        self.queue = self.new_queue()
         self.subscription: Subscription | None = None
         self.told: dict[int, int] = {}
+
+    def new_queue(self) -> WalMessageQueue:
+        interval = self.spec.maintenance
+        return WalMessageQueue(self.spec.path, system=self.system, maintenance_interval=interval)
 
     async def run(self) -> None:
         await self.open()
@@ -263,7 +270,7 @@ class Writer:
 
     async def reopen(self) -> None:
         await self.close()
-        self.queue = WalMessageQueue(self.spec.path, system=self.system)
+        self.queue = self.new_queue()
         await self.open()
 
     async def step(self) -> None:
