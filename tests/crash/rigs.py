@@ -390,6 +390,9 @@ class Ledger:
             for partition, position in subscription.positions().items():
                 done = self.committed[name, partition]
                 tried = max(done, self.committing[name, partition])
+                if tried == 0:
+                    # It may have begun when retention had removed the first records.
+                    done = self.earliest[partition]
                 assert position in {done, tried}, f"{name} resumes at {position}, not at {done}"
                 assert position >= self.earliest[partition], "what a subscriber needs is gone"
                 self.committed[name, partition] = position

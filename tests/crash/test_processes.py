@@ -1,5 +1,7 @@
 """Several processes publish to and read from one directory at the same time."""
 
+from typing import Any
+
 import pytest
 
 from penstock.log.queue import WalMessageQueue
@@ -13,7 +15,7 @@ CONFIG = {"partitions": 2, "segment_bytes_max": 20_000}
 def run_together(nursery: Nursery, request, path, policy: str, steps: int) -> None:
     seed = seed_of(request)
     ledger = Ledger(path, "orders", {**CONFIG, "fsync": policy, "fsync_interval_ms": 20})
-    common = {"path": str(path), "topic": "orders", "config": ledger.config}
+    common: dict[str, Any] = {"path": str(path), "topic": "orders", "config": ledger.config}
     writers = [Spec(**common, writer=one, seed=seed + one, steps=steps) for one in (1, 2)]
     reader = Spec(**common, writer=9, seed=seed, subscriber="reader", reads=1)
     # How many there will be is known when the writers are done; so they run once to be counted.
