@@ -17,6 +17,7 @@ PUBLIC: list[str] = [
     "BatchAcknowledgement",
     "Codec",
     "FsyncPolicy",
+    "LostRange",
     "MaintenanceReport",
     "PartitionStatistics",
     "PenstockError",

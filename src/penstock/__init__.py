@@ -8,7 +8,7 @@ house; ARCHITECTURE.md shows its rooms.
 from penstock import errors
 from penstock.errors import PenstockError
 from penstock.log.codec import Codec
-from penstock.log.inspection import Problem, VerifyReport
+from penstock.log.inspection import LostRange, Problem, VerifyReport
 from penstock.log.maintenance import MaintenanceReport
 from penstock.log.queue import WalMessageQueue
 from penstock.log.receipts import Acknowledgement, BatchAcknowledgement, Receipt
@@ -28,6 +28,7 @@ __all__ = [
     "BatchAcknowledgement",
     "Codec",
     "FsyncPolicy",
+    "LostRange",
     "MaintenanceReport",
     "PartitionStatistics",
     "PenstockError",
