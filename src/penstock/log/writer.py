@@ -295,7 +295,7 @@ class TopicWriter:
     def _try_sync(self, partition: int, log: PartitionLog) -> None:
         try:
             log.sync()
-        except (PenstockError, OSError):
+        except Exception:
             # Poisoned, and then callers hear of it; or locked for too long, and it is tried again.
             self._caches[partition].clear()
         else:
