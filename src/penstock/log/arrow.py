@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from penstock.errors import MissingExtra
 from penstock.log.columns import NULL, ColumnView, Lengths
 from penstock.log.frame import Entry
-from penstock.log.reader import PartitionReader
+from penstock.log.reader import Cursor, PartitionReader
+from penstock.system import one_ahead
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +33,7 @@ def _arrow() -> Any:
     return pa
 
 
+@cache
 def schema() -> pa.Schema:
     """The columns of a batch: key, value, topic, partition, offset, timestamp, headers."""
     arrow = _arrow()
@@ -53,11 +55,24 @@ def read_arrow(
     reader: PartitionReader, start: int, end: int, chunk_bytes: int = ARROW_CHUNK_BYTES
 ) -> Iterator[pa.RecordBatch]:
     """The records from ``start`` to before ``end``, up to the durable offset, checks included."""
-    cursor = reader.cursor(start)
-    while cursor.offset < end and (entries := cursor.fetch(chunk_bytes)):
+    for entries in _read_ahead(reader.cursor(start), end, chunk_bytes):
         for some in _portions(entries):
             batch = to_batch(reader.keys.topic, reader.keys.partition, some)
             yield _between(batch, start, end)
+
+
+def _read_ahead(cursor: Cursor, end: int, chunk_bytes: int) -> Iterator[list[Entry]]:
+    """The entries chunk by chunk; a thread reads and checks the next while one is used."""
+    if cursor.offset >= end:
+        return
+    with one_ahead("penstock-arrow") as ahead:
+        entries = cursor.fetch(chunk_bytes)
+        while entries and cursor.offset < end:
+            following = ahead.submit(cursor.fetch, chunk_bytes)
+            yield entries
+            entries = following.result()
+        if entries:
+            yield entries
 
 
 def _portions(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
@@ -92,16 +107,14 @@ def to_batch(topic: str, partition: int, entries: Sequence[Entry]) -> pa.RecordB
     views = [entry.view(copy=False) for entry in entries]
     count = sum(view.count for view in views)
     columns = [
-        _binary([(view.key_lengths, view.count, view.body, view.keys_at) for view in views]),
-        _binary([(view.value_lengths, view.count, view.body, view.values_at) for view in views]),
+        _binary([_Part(view.key_lengths, view.count, view.key_bytes()) for view in views]),
+        _binary([_Part(view.value_lengths, view.count, view.value_bytes()) for view in views]),
         arrow.DictionaryArray.from_arrays(
             arrow.array(np.zeros(count, np.int8)), arrow.array([topic])
         ),
         arrow.array(np.full(count, partition, np.int32)),
         arrow.array(_joined([view.offsets() for view in views])),
-        arrow.array(_joined([view.times() for view in views])).cast(
-            arrow.timestamp("ms", tz="UTC")
-        ),
+        _timestamps(_joined([view.times() for view in views])),
         _headers(views, count),
     ]
     return arrow.RecordBatch.from_arrays(columns, schema=schema())
@@ -111,17 +124,28 @@ def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-_Part = tuple[Lengths | None, int, Any, int]
+def _timestamps(times: NDArray[np.int64]) -> Any:
+    arrow = _arrow()
+    buffers = [None, arrow.py_buffer(np.ascontiguousarray(times))]
+    return arrow.Array.from_buffers(arrow.timestamp("ms", tz="UTC"), len(times), buffers)
+
+
+class _Part(NamedTuple):
+    """A piece of a binary column; no lengths: nulls only."""
+
+    lengths: Lengths | None
+    size: int
+    data: memoryview
 
 
 def _binary(parts: Sequence[_Part], kind: Any = None) -> Any:
-    """One binary column from parts of (lengths, count, bytes, position of the first byte)."""
+    """One binary column."""
     arrow = _arrow()
     kind = kind or arrow.binary()
-    count = sum(part[1] for part in parts)
-    if all(part[0] is None for part in parts):
+    count = sum(part.size for part in parts)
+    if all(part.lengths is None for part in parts):
         return arrow.nulls(count, kind)
-    lengths = _joined([_full(part[0], part[1]) for part in parts])
+    lengths = _joined([_full(part.lengths, part.size) for part in parts])
     nulls = lengths == NULL
     has_nulls = bool(nulls.any())
     if has_nulls:
@@ -139,16 +163,7 @@ def _full(lengths: Lengths | None, count: int) -> Lengths:
 
 def _bytes(parts: Sequence[_Part]) -> Any:
     """The bytes of the parts; of one part, a view."""
-    pieces = [_piece(part) for part in parts]
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def _piece(part: _Part) -> memoryview:
-    lengths, _, body, start = part
-    if lengths is None:
-        return memoryview(b"")
-    size = int(lengths.sum(dtype=np.int64)) - NULL * int(np.count_nonzero(lengths == NULL))
-    return memoryview(body)[start : start + size]
+    return parts[0].data if len(parts) == 1 else b"".join(part.data for part in parts)
 
 
 def _headers(views: Sequence[ColumnView], count: int) -> Any:
@@ -174,9 +189,9 @@ _NO_LENGTHS = np.zeros(0, np.uint32)
 
 def _names_part(view: ColumnView) -> _Part:
     lengths = _NO_LENGTHS if view.name_lengths is None else view.name_lengths
-    return lengths, len(lengths), view.body, view.names_at
+    return _Part(lengths, len(lengths), view.name_bytes())
 
 
 def _values_part(view: ColumnView) -> _Part:
     lengths = _NO_LENGTHS if view.header_lengths is None else view.header_lengths
-    return lengths, len(lengths), view.body, view.headers_at
+    return _Part(lengths, len(lengths), view.header_bytes())

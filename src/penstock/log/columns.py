@@ -177,6 +177,22 @@ class ColumnView:
     headers_at: int
     end_at: int
 
+    def key_bytes(self) -> memoryview:
+        """All keys, one after the other."""
+        return memoryview(self.body)[self.keys_at : self.values_at]
+
+    def value_bytes(self) -> memoryview:
+        """All values, one after the other."""
+        return memoryview(self.body)[self.values_at : self.names_at]
+
+    def name_bytes(self) -> memoryview:
+        """All names of headers, one after the other."""
+        return memoryview(self.body)[self.names_at : self.headers_at]
+
+    def header_bytes(self) -> memoryview:
+        """All values of headers, one after the other."""
+        return memoryview(self.body)[self.headers_at : self.end_at]
+
     def offsets(self) -> NDArray[np.int64]:
         """The offset of each record."""
         if self.deltas is None:
