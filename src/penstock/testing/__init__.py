@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock.testing.queues import QueueConformance
     from penstock.testing.stores import StoreConformance
 
-__all__ = ["StoreConformance"]
+__all__ = ["QueueConformance", "StoreConformance"]
 
 
 def __getattr__(name: str) -> object:
@@ -16,4 +17,8 @@ def __getattr__(name: str) -> object:
         from penstock.testing import stores
 
         return stores.StoreConformance
+    if name == "QueueConformance":
+        from penstock.testing import queues
+
+        return queues.QueueConformance
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,468 @@
+"""The queue suite: subscribers, commits, seeking, batches, lag."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from penstock import FsyncPolicy, Record, RecordBatch, TopicConfig
+from penstock.errors import (
+    Closed,
+    DeadlineExceeded,
+    InvalidOption,
+    SubscriberBusy,
+    UnknownPartition,
+    UnknownTopic,
+)
+from penstock.testing.queue_fixtures import (
+    WAIT_SECONDS,
+    MakeQueue,
+    QueueFixtures,
+    by_partition,
+    inline,
+    numbered,
+    records_of,
+    settle,
+    take,
+    values_of,
+)
+
+TWO = TopicConfig(partitions=2)
+
+
+class SubscribingConformance(QueueFixtures):
+    """What a subscriber can rely on."""
+
+    @pytest.mark.acceptance(46)
+    async def test_a_subscriber_resumes_behind_what_it_committed(
+        self, make_queue: MakeQueue
+    ) -> None:
+        async with make_queue() as queue:
+            await queue.publish_many("orders", numbered(10))
+            async with queue.subscribe("orders", "billing") as subscription:
+                records = await records_of(subscription, 7)
+                await subscription.commit(records[3])
+        async with make_queue() as queue:
+            assert (await queue.publish("orders", b"10")).offset == 10
+            async with queue.subscribe("orders", "billing") as subscription:
+                assert subscription.positions() == {0: 4}
+                assert await values_of(subscription, 7) == numbered(7, 4)
+
+    async def test_what_was_not_committed_comes_again(self, make_queue: MakeQueue) -> None:
+        for _ in range(2):
+            async with make_queue() as queue:
+                if "orders" not in await queue.topics():
+                    await queue.publish_many("orders", numbered(5))
+                await queue.create_topic("orders")
+                async with queue.subscribe("orders", "billing") as subscription:
+                    assert await values_of(subscription, 5) == numbered(5)
+
+    @pytest.mark.acceptance(45)
+    async def test_offsets_only_move_forward(self, make_queue: MakeQueue) -> None:
+        async with make_queue() as queue:
+            await queue.publish_many("orders", numbered(20))
+            async with queue.subscribe("orders", "billing") as subscription:
+                records = await records_of(subscription, 10)
+                await subscription.commit(records[9])
+                await subscription.commit(records[3])
+        async with make_queue() as queue:
+            await queue.create_topic("orders")
+            async with queue.subscribe("orders", "billing") as subscription:
+                assert subscription.positions() == {0: 10}
+
+    @pytest.mark.acceptance(45)
+    async def test_subscribers_are_independent(self, make_queue: MakeQueue) -> None:
+        async with make_queue() as queue:
+            await queue.publish_many("orders", numbered(10))
+            async with (
+                queue.subscribe("orders", "billing") as billing,
+                queue.subscribe("orders", "shipping") as shipping,
+            ):
+                assert await values_of(billing, 10) == numbered(10)
+                assert await values_of(shipping, 4) == numbered(4)
+                await asyncio.gather(billing.commit(), shipping.commit())
+        async with make_queue() as queue:
+            await queue.create_topic("orders")
+            for name, position in {"billing": 10, "shipping": 4, "new": 0}.items():
+                async with queue.subscribe("orders", name) as subscription:
+                    assert subscription.positions() == {0: position}
+
+    async def test_commit_takes_a_record_a_batch_or_all(self, make_queue: MakeQueue) -> None:
+        async with make_queue(defaults=TWO) as queue:
+            await queue.publish_many("orders", numbered(20))
+            async with queue.subscribe("orders", "billing") as subscription:
+                await subscription.commit()
+                assert subscription.positions() == {0: 0, 1: 0}
+                records = await records_of(subscription, 3)
+                await subscription.commit(records[1])
+                (batch,) = await take(subscription.batches(4), 1)
+                assert isinstance(batch, RecordBatch)
+                await subscription.commit(batch)
+                done = subscription.positions()
+            async with queue.subscribe("orders", "billing") as subscription:
+                assert subscription.positions() != done
+                await take(subscription, 5)
+                await subscription.commit()
+                done = subscription.positions()
+            async with queue.subscribe("orders", "billing") as subscription:
+                assert subscription.positions() == done
+
+    async def test_commit_refuses_what_is_not_of_this_topic(self, make_queue: MakeQueue) -> None:
+        async with make_queue() as queue:
+            await queue.publish("orders", b"x")
+            async with queue.subscribe("orders", "billing") as subscription:
+                with pytest.raises(UnknownPartition):
+                    await subscription.commit(Record("orders", 3, 0, 0, None, b""))
+                with pytest.raises(InvalidOption):
+                    await subscription.commit(Record("other", 0, 0, 0, None, b""))
+                assert subscription.positions() == {0: 0}
+
+    async def test_an_iteration_may_be_left_and_started_again(self, make_queue: MakeQueue) -> None:
+        async with make_queue() as queue:
+            await queue.publish_many("orders", numbered(100))
+            async with queue.subscribe("orders", "billing") as subscription:
+                values = []
+                for count in (1, 3, 7, 19, 70):
+                    values += await values_of(subscription, count)
+                assert values == numbered(100)
+
+    async def test_single_records_and_batches_may_alternate(self, make_queue: MakeQueue) -> None:
+        async with make_queue(defaults=TWO) as queue:
+            await queue.publish_many("orders", numbered(100))
+            async with queue.subscribe("orders", "billing") as subscription:
+                values: list[bytes | None] = []
+                while len(values) < 100:
+                    values += await values_of(subscription, 1)
+                    if len(values) < 100:
+                        async for batch in subscription.batches(3):
+                            values += [record.value for record in batch]
+                            break
+                assert sorted(values, key=lambda one: int(one or b"")) == numbered(100)
+
+    @pytest.mark.parametrize("records_max", [1, 3, 10, 1_000])
+    async def test_batches_have_at_most_so_many_records(
+        self, make_queue: MakeQueue, records_max: int
+    ) -> None:
+        async with make_queue(defaults=TWO) as queue:
+            await queue.publish_many("orders", numbered(20))
+            async with queue.subscribe("orders", "billing") as subscription:
+                records: list[Record] = []
+                async with asyncio.timeout(WAIT_SECONDS):
+                    async for batch in subscription.batches(records_max):
+                        assert 0 < len(batch) <= records_max
+                        assert {record.partition for record in batch} == {batch.partition}
+                        assert batch.next_offset == batch.records[-1].offset + 1
+                        assert subscription.positions()[batch.partition] == batch.next_offset
+                        records += batch
+                        if len(records) == 20:
+                            break
+        for found in by_partition(records).values():
+            assert [record.offset for record in found] == list(range(10))
+
+    async def test_a_batch_has_at_least_one_record(self, make_queue: MakeQueue) -> None:
+        async with make_queue() as queue:
+            await queue.publish("orders", b"x")
+            async with queue.subscribe("orders", "billing") as subscription:
+                with pytest.raises(InvalidOption, match="records_max"):
+                    await take(subscription.batches(0), 1)
+
+    async def test_order_is_kept_within_a_partition(self, make_queue: MakeQueue) -> None:
+        async with make_queue(defaults=TopicConfig(partitions=3)) as queue:
+            await queue.create_topic("orders")
+            async with queue.subscribe("orders", "billing") as subscription:
+                reading = asyncio.create_task(records_of(subscription, 600))
+                for start in range(0, 600, 60):
+                    await queue.publish_many("orders", numbered(60, start))
+                found = by_partition(await reading)
+        for records in found.values():
+            assert [record.offset for record in records] == list(range(200))
+            values = [int(record.value or b"") for record in records]
+            assert values == sorted(values)
+
+    async def test_a_waiting_subscriber_gets_what_is_published(self, make_queue: MakeQueue) -> None:
+        async with make_queue() as queue:
+            await queue.create_topic("orders")
+            async with queue.subscribe("orders", "billing") as subscription:
+                for number in range(5):
+                    waiting = asyncio.create_task(values_of(subscription, 1))
+                    await settle()
+                    assert not waiting.done()
+                    await queue.publish("orders", b"%d" % number)
+                    assert await waiting == [b"%d" % number]
+
+    async def test_only_durable_records_are_delivered(self, make_queue: MakeQueue) -> None:
+        held = inline()
+        config = TopicConfig(fsync=FsyncPolicy.TIMED)
+        async with make_queue(defaults=config, system=held.system) as queue:
+            await queue.publish("orders", b"x")
+            async with queue.subscribe("orders", "billing") as subscription:
+                assert subscription.lag() == 0
+                waiting = asyncio.create_task(values_of(subscription, 1))
+                await settle()
+                assert not waiting.done()
+                held.clock.advance(1)
+                assert await waiting == [b"x"]
+
+    async def test_cancelling_an_iteration_loses_nothing(self, make_queue: MakeQueue) -> None:
+        async with make_queue() as queue:
+            await queue.create_topic("orders")
+            async with queue.subscribe("orders", "billing") as subscription:
+                values: list[bytes | None] = []
+
+                async def read() -> None:
+                    async for record in subscription:
+                        values.append(record.value)
+                        await asyncio.sleep(0)
+
+                for number in range(20):
+                    reading = asyncio.create_task(read())
+                    await queue.publish_many("orders", numbered(5, 5 * number))
+                    for _ in range(number % 7):
+                        await asyncio.sleep(0)
+                    reading.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await reading
+                values += await values_of(subscription, 100 - len(values))
+                assert values == numbered(100)
+
+    # Where to start
+
+    @pytest.mark.parametrize("start", ["earliest", "latest", 3, 10])
+    async def test_a_new_subscriber_starts_where_it_says(
+        self, make_queue: MakeQueue, start: str | int
+    ) -> None:
+        first = {"earliest": 0, "latest": 5}.get(str(start), start)
+        async with make_queue() as queue:
+            await queue.publish_many("orders", numbered(5))
+            async with queue.subscribe("orders", "billing", start=start) as subscription:  # type: ignore[arg-type]
+                assert subscription.positions() == {0: first}
+                assert subscription.lag() == max(0, 5 - int(first))
+                await queue.publish_many("orders", numbered(10, 5))
+                assert (await records_of(subscription, 1))[0].offset == first
+        async with make_queue() as queue:
+            # Where it started is known, though it committed nothing.
+            await queue.create_topic("orders")
+            async with queue.subscribe("orders", "billing", start=1) as subscription:
+                assert subscription.positions() == {0: first}
+
+    async def test_a_subscriber_starts_and_seeks_by_time(self, make_queue: MakeQueue) -> None:
+        held = inline()
+        begin = datetime.fromtimestamp(held.clock.time_ms() / 1000, UTC)
+        async with make_queue(system=held.system) as queue:
+            for number in range(5):
+                await queue.publish_many("orders", numbered(2, 2 * number))
+                held.clock.advance(60)
+            start = begin + timedelta(minutes=2)
+            async with queue.subscribe("orders", "billing", start=start) as subscription:
+                assert await values_of(subscription, 6) == numbered(6, 4)
+                for minutes, offset in [(-5, 0), (0, 0), (0.5, 2), (1, 2), (4, 8), (4.1, 10)]:
+                    await subscription.seek(begin + timedelta(minutes=minutes))
+                    assert subscription.positions() == {0: offset}
+
+    async def test_a_time_needs_its_zone(self, make_queue: MakeQueue) -> None:
+        async with make_queue() as queue:
+            await queue.publish("orders", b"x")
+            async with queue.subscribe("orders", "billing") as subscription:
+                for wrong in (datetime(2026, 1, 1), "first", -1, 1.5, None):  # noqa: DTZ001 - the point
+                    with pytest.raises(InvalidOption):
+                        await subscription.seek(wrong)  # type: ignore[arg-type]
+                assert await values_of(subscription, 1) == [b"x"]
+
+    async def test_a_seek_moves_both_ways_and_is_durable(self, make_queue: MakeQueue) -> None:
+        async with make_queue() as queue:
+            await queue.publish_many("orders", numbered(10))
+            async with queue.subscribe("orders", "billing") as subscription:
+                await take(subscription, 8)
+                await subscription.commit()
+                await subscription.seek(2)
+                assert await values_of(subscription, 2) == numbered(2, 2)
+        async with make_queue() as queue:
+            await queue.create_topic("orders")
+            async with queue.subscribe("orders", "billing") as subscription:
+                assert subscription.positions() == {0: 2}
+                await subscription.seek("latest")
+                assert (subscription.positions(), subscription.lag()) == ({0: 10}, 0)
+                await subscription.seek("earliest")
+                assert await values_of(subscription, 10) == numbered(10)
+
+    async def test_a_seek_takes_effect_with_the_next_record(self, make_queue: MakeQueue) -> None:
+        async with make_queue() as queue:
+            await queue.publish_many("orders", numbered(50))
+            async with queue.subscribe("orders", "billing") as subscription:
+                seen: list[int] = []
+                async with asyncio.timeout(WAIT_SECONDS):
+                    async for record in subscription:
+                        seen.append(record.offset)
+                        if record.offset == 5:
+                            await subscription.seek(40)
+                        if record.offset == 42 and len(seen) < 20:
+                            await subscription.seek(2)
+                        if len(seen) == 14:
+                            break
+                assert seen == [0, 1, 2, 3, 4, 5, 40, 41, 42, 2, 3, 4, 5, 40]
+                seen = []
+                async with asyncio.timeout(WAIT_SECONDS):
+                    async for batch in subscription.batches(10):
+                        seen += [record.offset for record in batch]
+                        if len(seen) > 20:
+                            break
+                        await subscription.seek(7)
+                assert seen[-10:] == list(range(7, 17))
+
+    async def test_a_seek_names_its_partition(self, make_queue: MakeQueue) -> None:
+        async with make_queue(defaults=TWO) as queue:
+            await queue.publish_many("orders", numbered(20))
+            async with queue.subscribe("orders", "billing") as subscription:
+                with pytest.raises(InvalidOption, match="partition"):
+                    await subscription.seek(3)
+                with pytest.raises(UnknownPartition):
+                    await subscription.seek(3, partition=2)
+                await subscription.seek(3, partition=1)
+                assert subscription.positions() == {0: 0, 1: 3}
+                await subscription.seek("latest", partition=0)
+                assert subscription.positions() == {0: 10, 1: 3}
+                assert await values_of(subscription, 7) == [
+                    record.value async for record in queue.replay("orders", partition=1, start=3)
+                ]
+
+    async def test_a_waiting_subscriber_can_be_moved(self, make_queue: MakeQueue) -> None:
+        async with make_queue() as queue:
+            await queue.publish_many("orders", numbered(10))
+            async with queue.subscribe("orders", "billing", start="latest") as subscription:
+                waiting = asyncio.create_task(values_of(subscription, 3))
+                await settle()
+                assert not waiting.done()
+                await subscription.seek(4)
+                assert await waiting == numbered(3, 4)
+
+    # Positions
+
+    async def test_lag_counts_what_was_not_delivered(self, make_queue: MakeQueue) -> None:
+        async with make_queue(defaults=TWO) as queue:
+            await queue.publish_many("orders", numbered(20))
+            async with queue.subscribe("orders", "billing") as subscription:
+                assert subscription.lag() == 20
+                seen = 0
+                async for _ in subscription:
+                    seen += 1
+                    assert subscription.lag() == 20 - seen
+                    assert sum(subscription.positions().values()) == seen
+                    if seen == 20:
+                        break
+                await queue.publish_many("orders", numbered(6))
+                assert subscription.lag() == 6
+
+    # Names
+
+    async def test_a_name_has_one_subscription_at_a_time(self, make_queue: MakeQueue) -> None:
+        async with make_queue() as queue, make_queue() as other:
+            for one in (queue, other):
+                await one.create_topic("orders")
+            async with queue.subscribe("orders", "billing"):
+                for one in (queue, other):
+                    with pytest.raises(SubscriberBusy, match="another"):
+                        await one.subscribe("orders", "billing").open()
+                async with other.subscribe("orders", "shipping"):
+                    pass
+            async with other.subscribe("orders", "billing"):
+                with pytest.raises(SubscriberBusy):
+                    await queue.subscribe("orders", "billing").open()
+            async with queue.subscribe("orders", "billing"):
+                pass
+
+    async def test_closing_the_queue_frees_the_names(self, make_queue: MakeQueue) -> None:
+        queue = make_queue()
+        await queue.open()
+        await queue.publish("orders", b"x")
+        kept = queue.subscribe("orders", "billing")
+        await kept.open()
+        await queue.close()
+        async with make_queue() as queue:
+            await queue.create_topic("orders")
+            async with queue.subscribe("orders", "billing") as subscription:
+                assert await values_of(subscription, 1) == [b"x"]
+
+    async def test_unsubscribing_forgets_the_offsets(self, make_queue: MakeQueue) -> None:
+        async with make_queue(defaults=TWO) as queue:
+            await queue.publish_many("orders", numbered(10))
+            async with queue.subscribe("orders", "billing") as subscription:
+                with pytest.raises(SubscriberBusy):
+                    await queue.unsubscribe("orders", "billing")
+                await take(subscription, 10)
+                await subscription.commit()
+            await queue.unsubscribe("orders", "billing")
+            assert "billing" not in (await queue.change_topic("orders")).subscribers
+            assert not [
+                key for key in queue.store.list("groups/billing/") if key.endswith(".offset")
+            ]
+            async with queue.subscribe("orders", "billing", start=2) as subscription:
+                assert subscription.positions() == {0: 2, 1: 2}
+
+    async def test_unsubscribing_a_stranger_does_nothing(self, make_queue: MakeQueue) -> None:
+        async with make_queue() as queue:
+            await queue.create_topic("orders")
+            await queue.unsubscribe("orders", "nobody")
+            assert (await queue.change_topic("orders")).subscribers == {}
+
+    # Wrong and late calls
+
+    async def test_a_closed_subscription_refuses(self, make_queue: MakeQueue) -> None:
+        async with make_queue() as queue:
+            await queue.publish_many("orders", numbered(3))
+            async with queue.subscribe("orders", "billing") as subscription:
+                (record,) = await records_of(subscription, 1)
+            await subscription.close()
+            with pytest.raises(Closed):
+                await take(subscription, 1)
+            with pytest.raises(Closed):
+                await take(subscription.batches(), 1)
+            with pytest.raises(Closed):
+                await subscription.commit(record)
+            with pytest.raises(Closed):
+                await subscription.seek("latest")
+            async with queue.subscribe("orders", "billing") as subscription:
+                assert subscription.positions() == {0: 0}
+
+    async def test_closing_ends_an_iteration(self, make_queue: MakeQueue) -> None:
+        async with make_queue() as queue:
+            await queue.create_topic("orders")
+            subscription = queue.subscribe("orders", "billing")
+            reading = asyncio.create_task(records_of(subscription, 1))
+            await settle()
+            await subscription.close()
+            with pytest.raises(Closed):
+                await reading
+            async with queue.subscribe("orders", "billing"):
+                pass
+
+    async def test_a_topic_is_opened_before_it_is_subscribed_to(
+        self, make_queue: MakeQueue
+    ) -> None:
+        async with make_queue() as queue:
+            with pytest.raises(UnknownTopic, match="create_topic"):
+                queue.subscribe("orders", "billing")
+
+    async def test_a_commit_opens_the_subscription(self, make_queue: MakeQueue) -> None:
+        async with make_queue() as queue:
+            await queue.publish_many("orders", numbered(4))
+            records = [record async for record in queue.replay("orders")]
+            subscription = queue.subscribe("orders", "billing")
+            await subscription.commit(records[1])
+            await subscription.close()
+            async with queue.subscribe("orders", "billing") as subscription:
+                assert await values_of(subscription, 2) == numbered(2, 2)
+
+    async def test_a_wait_can_be_given_up_again_and_again(self, make_queue: MakeQueue) -> None:
+        async with make_queue() as queue:
+            await queue.create_topic("orders")
+            async with queue.subscribe("orders", "billing") as subscription:
+                for _ in range(20):
+                    with pytest.raises(TimeoutError):
+                        async with asyncio.timeout(0.001):
+                            await records_of(subscription, 1)
+                with pytest.raises(DeadlineExceeded):
+                    await queue.wait_durable("orders", 0, timeout=0.001)
+                await queue.publish("orders", b"x")
+                assert await values_of(subscription, 1) == [b"x"]

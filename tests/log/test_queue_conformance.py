@@ -1,0 +1,74 @@
+"""The queue's suite on every store, each against the real thing."""
+
+from functools import partial
+
+import pytest
+
+from penstock import TopicConfig, WalMessageQueue
+from penstock.stores import MemoryStore, ObjectStore, PostgresStore
+from penstock.testing import QueueConformance
+
+pytestmark = pytest.mark.acceptance(17, 19)
+
+
+class TestDirectory(QueueConformance):
+    @pytest.fixture
+    def make_queue(self, tmp_path):
+        return partial(WalMessageQueue, tmp_path / "data")
+
+
+class TestMemory(QueueConformance):
+    @pytest.fixture
+    def make_queue(self):
+        with MemoryStore() as store:
+            yield partial(WalMessageQueue, store)
+
+
+class TestContainerFile(QueueConformance):
+    @pytest.fixture
+    def make_queue(self, tmp_path):
+        return partial(WalMessageQueue, f"sqlite:{tmp_path}/data.db")
+
+
+class TestPostgres(QueueConformance):
+    @pytest.fixture
+    def make_queue(self, postgres_dsn, unique):
+        with PostgresStore(postgres_dsn, schema=unique) as store:
+            yield partial(WalMessageQueue, store)
+
+
+class Tiering(WalMessageQueue):
+    """A queue with small segments, each of which moves to the tier when it is sealed."""
+
+    def __init__(self, store, *, defaults=None, **options):
+        small = TopicConfig(segment_bytes_max=512)
+        super().__init__(store, defaults=defaults or small, **options)
+
+    async def publish_many(self, *arguments, **options):
+        done = await super().publish_many(*arguments, **options)
+        if any(topic.rolls for topic in self.statistics().topics.values()):
+            for report in await self.maintain():
+                assert report.error is None, report
+        return done
+
+
+class TestDirectoryWithS3(QueueConformance):
+    @pytest.fixture
+    def make_queue(self, tmp_path, s3_url, unique):
+        with ObjectStore(s3_url, prefix=unique) as tier:
+            yield partial(Tiering, tmp_path / "data", tier=tier)
+
+
+class TestDirectoryWithObjectsInADirectory(QueueConformance):
+    @pytest.fixture
+    def make_queue(self, tmp_path):
+        with ObjectStore(f"file://{tmp_path}/tier") as tier:
+            yield partial(Tiering, tmp_path / "data", tier=tier)
+
+    async def test_sealed_segments_are_in_the_tier(self, make_queue):
+        """The suite does read from it."""
+        async with make_queue() as queue:
+            for _ in range(10):
+                await queue.publish_many("orders", [bytes(100)] * 10)
+            assert len(queue.tier.list("topics/orders/0/")) > 5
+            assert len([key for key in queue.store.list("topics/orders/0/") if "log" in key]) == 1
