@@ -135,6 +135,7 @@ class PartitionReader:
         if source.key in self._checked_starts:
             return
         entry = source.first_entry()
+        self._log_id = self._log_id or self._newest_log_id()
         try:
             start = SegmentStart.parse(entry)
             found = (start.topic, start.partition, start.rewrite, entry.header.base_offset)
@@ -151,6 +152,14 @@ class PartitionReader:
             raise source.damage(cause, 0) from cause
         self._log_id = start.log_id
         self._checked_starts.add(source.key)
+
+    def _newest_log_id(self) -> bytes | None:
+        """What the newest segment says, which every open for writing checks."""
+        durable_offset = self.head().durable_offset
+        durable = [one for one in self.segments() if one.name.base < durable_offset]
+        with suppress(DamageError):
+            return SegmentStart.parse(durable[-1].first_entry()).log_id if durable else None
+        return None
 
     def missing(self, offset: int) -> DamagedFile:
         """The error for an offset that no segment holds, though it is durable and not too old."""
