@@ -20,6 +20,7 @@ from penstock.errors import (
 )
 from penstock.log.arrow import read_table
 from penstock.log.batch import split
+from penstock.log.checks import check_columns, record_size
 from penstock.log.columns import Columns
 from penstock.log.deadlines import Deadlines, within
 from penstock.log.engine import Engine
@@ -38,7 +39,6 @@ from penstock.log.retention import RetentionInfo
 from penstock.log.statistics import QueueStatistics, topic_statistics
 from penstock.log.subscription import Position, Subscription, fetch, resolve
 from penstock.log.topic import TopicConfig, TopicFile, TopicState, list_topics
-from penstock.log.writer import check_columns, record_size
 from penstock.stores import open_store
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import System

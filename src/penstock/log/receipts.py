@@ -61,10 +61,15 @@ class Receipt:
     Cancelling a wait leaves the records on their way: they may be published all the same.
     """
 
-    __slots__ = ("_waiters", "count", "done", "errors", "loop", "placements", "topic")
+    __slots__ = (
+        "_waiters", "count", "done", "errors", "loop", "number", "placements", "since", "topic",
+    )  # fmt: skip
 
-    def __init__(self, topic: str, loop: asyncio.AbstractEventLoop | None) -> None:
+    def __init__(self, topic: str, loop: asyncio.AbstractEventLoop | None, number: int = 0) -> None:
         self.topic = topic
+        self.number = number
+        self.since = number - 1
+        """The first commit that may hold a record for which this receipt was given out."""
         self.loop = loop
         self.count = 0
         self.done = False
@@ -75,7 +80,11 @@ class Receipt:
         self._waiters: list[asyncio.Future[None]] = []
 
     async def wait(self) -> BatchAcknowledgement:
-        """Wait for the commit; raises what it failed with."""
+        """Wait for the commit; raises what it failed with.
+
+        On an error some of its records may be written all the same, and the error may be that of
+        the commit just before it.
+        """
         await self._completion()
         self.raise_errors()
         return self.acknowledgement()

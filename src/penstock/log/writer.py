@@ -7,17 +7,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice, repeat
+from itertools import islice
 
 from penstock.errors import (
     BufferFull,
     Closed,
-    InvalidOption,
     PenstockError,
     RecordTooLarge,
     RetentionFull,
 )
 from penstock.log.batch import Batch, Item, Parcel, Router, gather
+from penstock.log.checks import largest_record, record_size
 from penstock.log.columns import RECORD_OVERHEAD_BYTES, Columns
 from penstock.log.frame import Draft, draft
 from penstock.log.partition import PartitionLog
@@ -25,9 +25,6 @@ from penstock.log.receipts import Acknowledgement, Placement, PublishedRow, Rece
 from penstock.log.tail import TailCache
 from penstock.log.topic import FsyncPolicy, TopicConfig
 from penstock.system import Job, System, Worker
-
-_TIMESTAMP_MIN = -(1 << 63)
-_TIMESTAMP_MAX = (1 << 63) - 1
 
 OnCommit = Callable[[Sequence[Receipt | PublishedRow]], None]
 
@@ -43,6 +40,8 @@ class TopicWriter:
     steps in this order: a publisher appends its record, then looks up the receipt, then asks for
     a commit if none is scheduled; a commit clears ``_scheduled``, then changes the receipt, then
     takes the records. So the receipt that a publisher sees never completes before its record.
+    It may be the receipt of a later commit than the record's: so a receipt also has the errors of
+    the commits that may have held a record of it, from ``Receipt.since`` on.
     """
 
     def __init__(
@@ -68,6 +67,10 @@ class TopicWriter:
         self._router = Router(len(logs), system.random.randrange(len(logs)))
         self._items: deque[Item] = deque()
         self._receipt = Receipt(topic, loop)
+        self._numbers = 1
+        self._committing = 0
+        self._failures: dict[int, tuple[int, BaseException]] = {}
+        """Partition → the last commit that failed, and why; -1 stands for all of them."""
         # Bytes since the last commit took over. Two threads may lose an update of each other;
         # every commit starts it anew, so that cannot add up.
         self._gathered_bytes = 0
@@ -106,9 +109,12 @@ class TopicWriter:
         # The body of _take, written out: a call would be a fifth of the whole path.
         if self._gathered_bytes + size > self._room or size > self._record_bytes_max:
             self._refuse(size)
+        before = self._receipt
         self._items.append(item)
         self._gathered_bytes += size + RECORD_OVERHEAD_BYTES
         receipt = self._receipt
+        if receipt is not before:
+            self._join(before, receipt)
         if not self._scheduled or self._lingering:
             self._schedule()
         return receipt
@@ -141,7 +147,7 @@ class TopicWriter:
         for piece in pieces:
             # A piece of several records has at most the size of a batch.
             if len(piece) == 1 or limit < self.config.batch_bytes_max:
-                largest = _largest(piece)
+                largest = largest_record(piece)
                 if largest > limit:
                     self._refuse(largest)
 
@@ -176,7 +182,7 @@ class TopicWriter:
     def _fail_late(self) -> None:
         with self._refusing:
             self._scheduled = False
-            receipt, self._receipt = self._receipt, Receipt(self.topic, self._loop)
+            receipt = self._next_receipt()
             items = [self._items.popleft() for _ in range(len(self._items))]
             batches = self._gather(items, receipt)
         if batches:
@@ -256,7 +262,8 @@ class TopicWriter:
         """Write all that has gathered, and tell."""
         # In this order; see the class.
         self._scheduled = self._lingering = False
-        receipt, self._receipt = self._receipt, Receipt(self.topic, self._loop)
+        receipt = self._next_receipt()
+        self._committing = receipt.number
         self._gathered_bytes = 0
         items: list[Item] = list(islice(iter(self._items.popleft, None), len(self._items)))
         batches = self._gather(items, receipt)
@@ -272,6 +279,23 @@ class TopicWriter:
         self._committing_bytes = 0
         self._set_room()
         self._finish(receipt, batches)
+
+    def _next_receipt(self) -> Receipt:
+        """Begin the receipt of the next commit; returns that of this one."""
+        receipt, self._receipt = self._receipt, Receipt(self.topic, self._loop, self._numbers)
+        self._numbers += 1
+        return receipt
+
+    def _join(self, before: Receipt, receipt: Receipt) -> None:
+        """A record was added between two receipts, and this one was given out for it."""
+        receipt.since = min(receipt.since, before.since)
+        if receipt.done:
+            self._inherit(receipt)
+
+    def _inherit(self, receipt: Receipt) -> None:
+        for partition, (number, error) in list(self._failures.items()):
+            if number >= receipt.since:
+                receipt.errors.setdefault(partition, error)
 
     def _gather(self, items: Sequence[Item], receipt: Receipt) -> list[Batch]:
         config = self.config
@@ -373,6 +397,7 @@ class TopicWriter:
 
     def _fail(self, partition: int, parcels: Sequence[Parcel], error: BaseException) -> None:
         self._caches[partition].clear()
+        self._failures[partition] = (self._committing, error)
         for parcel in parcels:
             parcel.batch.receipt.errors[partition] = error
             places = set(parcel.places) if parcel.batch.waiting else ()
@@ -382,6 +407,7 @@ class TopicWriter:
 
     def _fail_rest(self, batches: Sequence[Batch], error: BaseException) -> None:
         """Fail the records that have neither a place nor an error yet."""
+        self._failures[-1] = (self._committing, error)
         for batch in batches:
             batch.receipt.errors.setdefault(-1, error)
             for _, row in batch.waiting:
@@ -394,82 +420,11 @@ class TopicWriter:
             placed = sum(len(placement.places) for placement in one.placements)
             self.committed += placed
             self.failed += one.count - placed
+        # Before and after, as a publisher may join the receipt in between.
+        self._inherit(receipt)
+        for one in done:
+            assert isinstance(one, Receipt)
             one.done = True
+        self._inherit(receipt)
         done += [row for batch in batches for _, row in batch.waiting]
         self._on_commit(done)
-
-
-def record_size(
-    value: bytes | None,
-    key: bytes | None,
-    headers: Mapping[str, bytes] | None,
-    timestamp: int | None = None,
-) -> int:
-    """Bytes of a record; InvalidOption when a part of it is not what it must be."""
-    size = 0
-    if value.__class__ is bytes:
-        size = len(value)
-    elif value is not None:
-        raise _not_bytes("value", value)
-    if key is not None:
-        if key.__class__ is not bytes:
-            raise _not_bytes("key", key)
-        size += len(key)
-    if headers:
-        size += _headers_size(headers)
-    if timestamp is not None:
-        _check_timestamps([timestamp])
-    return size
-
-
-def _check_timestamps(timestamps: Sequence[int]) -> None:
-    if not set(map(type, timestamps)) <= {int}:
-        raise InvalidOption("a timestamp is an int: milliseconds since 1970", option="timestamp")
-    if timestamps and (min(timestamps) < _TIMESTAMP_MIN or max(timestamps) > _TIMESTAMP_MAX):
-        raise InvalidOption(
-            f"a timestamp is {_TIMESTAMP_MIN} to {_TIMESTAMP_MAX} ms", option="timestamp"
-        )
-
-
-def _headers_size(headers: Mapping[str, bytes]) -> int:
-    size = 0
-    for name, value in headers.items():
-        if name.__class__ is not str or value.__class__ is not bytes:
-            raise InvalidOption("headers map str to bytes", option="headers")
-        try:
-            size += len(name.encode()) + len(value)
-        except UnicodeEncodeError:
-            raise InvalidOption(f"header name {name!r} is not text", option="headers") from None
-    return size
-
-
-def _not_bytes(what: str, item: object) -> InvalidOption:
-    return InvalidOption(
-        f"the {what} is {type(item).__name__}, it must be bytes: encode it first", option=what
-    )
-
-
-def _largest(columns: Columns) -> int:
-    """The size of the largest record."""
-    if columns.keys is None and columns.headers is None:
-        return max(map(len, filter(None, columns.values)), default=0)
-    absent = repeat(None)
-    rows = zip(columns.values, columns.keys or absent, columns.headers or absent, strict=False)
-    return max((record_size(*row) for row in rows), default=0)
-
-
-def check_columns(columns: Columns) -> None:
-    """InvalidOption unless every column has the right types and the same length."""
-    kinds = {bytes, type(None)}
-    for name in ("values", "keys"):
-        column = getattr(columns, name)
-        if column is not None and not set(map(type, column)) <= kinds:
-            odd = next(item for item in column if type(item) not in kinds)
-            raise _not_bytes(name, odd)
-    for headers in columns.headers or ():
-        _headers_size(headers or {})
-    _check_timestamps(columns.timestamps or ())
-    for name in ("keys", "headers", "timestamps"):
-        column = getattr(columns, name)
-        if column is not None and len(column) != len(columns.values):
-            raise InvalidOption(f"{name} has {len(column)} items, values {len(columns.values)}")

@@ -1,0 +1,88 @@
+"""Whether what a publisher hands over can be a record, and how large it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+
+from penstock.errors import InvalidOption
+from penstock.log.columns import Columns
+
+_TIMESTAMP_MIN = -(1 << 63)
+_TIMESTAMP_MAX = (1 << 63) - 1
+
+
+def record_size(
+    value: bytes | None,
+    key: bytes | None,
+    headers: Mapping[str, bytes] | None,
+    timestamp: int | None = None,
+) -> int:
+    """Bytes of a record; InvalidOption when a part of it is not what it must be."""
+    size = 0
+    if value.__class__ is bytes:
+        size = len(value)
+    elif value is not None:
+        raise _not_bytes("value", value)
+    if key is not None:
+        if key.__class__ is not bytes:
+            raise _not_bytes("key", key)
+        size += len(key)
+    if headers:
+        size += _headers_size(headers)
+    if timestamp is not None:
+        _check_timestamps([timestamp])
+    return size
+
+
+def _check_timestamps(timestamps: Sequence[int]) -> None:
+    if not set(map(type, timestamps)) <= {int}:
+        raise InvalidOption("a timestamp is an int: milliseconds since 1970", option="timestamp")
+    if timestamps and (min(timestamps) < _TIMESTAMP_MIN or max(timestamps) > _TIMESTAMP_MAX):
+        raise InvalidOption(
+            f"a timestamp is {_TIMESTAMP_MIN} to {_TIMESTAMP_MAX} ms", option="timestamp"
+        )
+
+
+def _headers_size(headers: Mapping[str, bytes]) -> int:
+    size = 0
+    for name, value in headers.items():
+        if name.__class__ is not str or value.__class__ is not bytes:
+            raise InvalidOption("headers map str to bytes", option="headers")
+        try:
+            size += len(name.encode()) + len(value)
+        except UnicodeEncodeError:
+            raise InvalidOption(f"header name {name!r} is not text", option="headers") from None
+    return size
+
+
+def _not_bytes(what: str, item: object) -> InvalidOption:
+    return InvalidOption(
+        f"the {what} is {type(item).__name__}, it must be bytes: encode it first", option=what
+    )
+
+
+def largest_record(columns: Columns) -> int:
+    """The size of the largest record."""
+    if columns.keys is None and columns.headers is None:
+        return max(map(len, filter(None, columns.values)), default=0)
+    absent = repeat(None)
+    rows = zip(columns.values, columns.keys or absent, columns.headers or absent, strict=False)
+    return max((record_size(*row) for row in rows), default=0)
+
+
+def check_columns(columns: Columns) -> None:
+    """InvalidOption unless every column has the right types and the same length."""
+    kinds = {bytes, type(None)}
+    for name in ("values", "keys"):
+        column = getattr(columns, name)
+        if column is not None and not set(map(type, column)) <= kinds:
+            odd = next(item for item in column if type(item) not in kinds)
+            raise _not_bytes(name, odd)
+    for headers in columns.headers or ():
+        _headers_size(headers or {})
+    _check_timestamps(columns.timestamps or ())
+    for name in ("keys", "headers", "timestamps"):
+        column = getattr(columns, name)
+        if column is not None and len(column) != len(columns.values):
+            raise InvalidOption(f"{name} has {len(column)} items, values {len(columns.values)}")
