@@ -64,7 +64,7 @@ def fail_sync(tmp_path: Path, call: str, when: str) -> bool:
     options = ["-e", f"trace={call}", "-e", f"inject={call}:error=EIO:when={when}"]
     child, _ = run_under_strace(simple_spec(ledger), options, trace)
     injected = trace.read_text().count("INJECTED")
-    if check_poisoned(child) and "+" not in when:
+    if check_poisoned(child) and "+" not in when and call.endswith("sync"):
         assert injected == 1
         check_not_tried_again(trace.read_text())
     ledger.take(child)
@@ -95,7 +95,7 @@ def test_after_a_failed_sync_of_a_name_nothing_is_acknowledged(tmp_path):
 
 @pytest.mark.torture
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("call", ["fdatasync", "fsync", "pwritev", "ftruncate", "rename"])
+@pytest.mark.parametrize("call", ["fdatasync", "fsync", "pwritev2", "ftruncate", "rename"])
 @pytest.mark.parametrize("forever", ["", "+"], ids=["once", "forever"])
 def test_any_failed_call_is_survived(tmp_path, request, call, forever):
     """Every call in turn fails, once or from then on: a typed error, and nothing is lost."""
