@@ -216,8 +216,10 @@ def test_a_segment_from_elsewhere_is_detected(keys, seed):
         disk = copy_of(one.disk, changes)
         with pytest.raises(DamagedEntry) as caught:
             opened_and_read(disk)
-        assert caught.value.file == own[place].removeprefix(f"{ROOT}/")
-        if keys != KEYS:
+        if keys == KEYS:  # which of two logs is the right one, nobody can tell
+            assert caught.value.reason in ("log id", "chain")
+        else:
+            assert caught.value.file == own[place].removeprefix(f"{ROOT}/")
             for start in (2 * place, 2 * place + 1):
                 with pytest.raises(DamagedEntry, match="another place"):
                     machine(disk).values(start)

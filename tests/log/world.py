@@ -105,6 +105,12 @@ class PartitionModel:
             self.ghosts.append((len(self.written), self.in_flight))
             self.in_flight = []
 
+    def lose_what_is_not_durable(self) -> None:
+        """The page cache is gone: the rest may be there or not."""
+        self.ghosts = [(self.durable, future[self.durable :]) for future in self.futures()]
+        self.written = self.written[: self.durable]
+        self.in_flight = []
+
     def adopt(self, rows: Sequence[Row]) -> None:
         """Recovery found this and made it durable."""
         self.written = self.written[: self.earliest] + list(rows)

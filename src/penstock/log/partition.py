@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from penstock.errors import (
+    DamagedEntry,
     DamagedFile,
     KeyNotFound,
     PenstockError,
@@ -171,7 +172,7 @@ class PartitionLog:
         head, damaged = self._head_file.look()
         segments = list_segments(self.keys, self._store, self._tier)
         end = TailScanner(self.keys, segments, head).find_end()
-        self._log_id = end.log_id or _read_log_id(segments, end.head) or b""
+        self._log_id = end.log_id or _read_log_id(self.keys, segments, end.head) or b""
         with self._poisoning():
             bytes_cut = _cut(end)
             self._write_again(end)
@@ -326,7 +327,7 @@ class PartitionLog:
         if not self._log_id:
             # The log was empty when this object looked; another process may have begun it since.
             segments = list_segments(self.keys, self._store, self._tier)
-            self._log_id = _read_log_id(segments, head) or self._new_log_id()
+            self._log_id = _read_log_id(self.keys, segments, head) or self._new_log_id()
         return SegmentStart(self._log_id, self.keys.partition, 0, self.keys.topic).draft()
 
     def _segment_key(self, head: Head) -> str:
@@ -383,11 +384,19 @@ def _cut(end: TailEnd) -> int:
     return removed
 
 
-def _read_log_id(segments: Sequence[SegmentSource], head: Head) -> bytes | None:
-    """What the last segment that stays says."""
+def _read_log_id(
+    keys: PartitionKeys, segments: Sequence[SegmentSource], head: Head
+) -> bytes | None:
+    """What the last segment that stays says; raises when it was put here from elsewhere."""
     last = head.segment_base if head.position else head.segment_base - 1
     kept = [source for source in segments if source.name.base <= last]
-    return SegmentStart.parse(kept[-1].first_entry()).log_id if kept else None
+    if not kept:
+        return None
+    start = SegmentStart.parse(kept[-1].first_entry())
+    if (start.topic, start.partition) != (keys.topic, keys.partition):
+        cause = DamagedEntry("the segment belongs to another place", reason="start")
+        raise kept[-1].damage(cause, 0)
+    return start.log_id
 
 
 def _check_sizes(drafts: Sequence[Draft]) -> None:
