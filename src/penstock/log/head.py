@@ -12,7 +12,7 @@ import struct
 from typing import NamedTuple
 
 from penstock.errors import KeyNotFound
-from penstock.log.slots import SlottedFile
+from penstock.log.slots import FIRST_GENERATION, SlottedFile
 from penstock.stores.base import PersistentBackingStore
 
 _FIELDS = struct.Struct("<QQQQQqIII")
@@ -84,7 +84,7 @@ class HeadFile:
         """Write the head as the next generation and return it; not synced."""
         assert head.durable_offset <= head.next_offset, "never more durable than written"
         assert head.durable_position <= head.position, "never more durable than written"
-        written = head._replace(generation=head.generation + 1)
+        written = head._replace(generation=max(head.generation + 1, FIRST_GENERATION))
         self._slots.write(written.generation, _FIELDS.pack(*written[:-1]))
         return written
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from penstock.errors import DamagedFile, InvalidOption, KeyNotFound
 from penstock.log.names import offset_key
-from penstock.log.slots import SlottedFile
+from penstock.log.slots import FIRST_GENERATION, SlottedFile
 from penstock.stores.base import PersistentBackingStore
 
 _FIELDS = struct.Struct("<Qq")
@@ -54,7 +54,7 @@ class OffsetFile:
             self._secure(generation, present)
             if present is not None and present.offset >= offset:
                 return present.offset
-            self._write(generation + 1, offset, now_ms)
+            self._write(max(generation + 1, FIRST_GENERATION), offset, now_ms)
             return offset
 
     def reset(self, offset: int, now_ms: int) -> None:
@@ -66,7 +66,7 @@ class OffsetFile:
                 self._secure(generation, present)
             except DamagedFile:
                 generation = 0
-            self._write(generation + 1, offset, now_ms)
+            self._write(max(generation + 1, FIRST_GENERATION), offset, now_ms)
 
     def _secure(self, generation: int, present: CommittedOffset | None) -> None:
         """Make sure that the newest slot is on the disk before anything builds on it.
@@ -81,7 +81,7 @@ class OffsetFile:
 
     def _write(self, generation: int, offset: int, now_ms: int) -> None:
         payload = _FIELDS.pack(offset, now_ms)
-        if generation == 1:
+        if generation <= FIRST_GENERATION:
             # Atomic, so that a torn first commit is not taken for a damaged file.
             self._store.write(self.key, self._slots.first(payload))
         else:

@@ -5,8 +5,9 @@
     slot (512 bytes) = magic 4 bytes | version u16 | length u16 | generation u64
                        | payload, padded with zeros to 492 bytes | CRC-32C u32
 
-Generation g goes to slot g mod 2, so a torn write never touches the newest sound slot. The slots
-are a sector each. Every byte of a slot is under its checksum.
+Generation g goes to slot g mod 2, so a torn write never touches the newest sound slot. The first
+write fills both slots, so an empty slot beside a written one is damage. The slots are a sector
+each. Every byte of a slot is under its checksum.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ VERSION = 1
 _FRONT = struct.Struct("<4sHHQ")
 _CHECKSUM = struct.Struct("<I")
 PAYLOAD_BYTES_MAX = SLOT_BYTES - _FRONT.size - _CHECKSUM.size
-_EMPTY = bytes(SLOT_BYTES)
+FIRST_GENERATION = 2
+"""The newest one after the first write."""
 
 
 class Slot(NamedTuple):
@@ -52,23 +54,22 @@ class SlottedFile:
         slots = [self._parse(data[:SLOT_BYTES]), self._parse(data[SLOT_BYTES:])]
         damaged = slots.count(None)
         newest = max((slot for slot in slots if slot is not None), default=NO_SLOT)
-        if newest.generation > 1:
-            # The other slot held the generation before: an empty one was lost.
+        if newest.generation:
+            # Both slots were written with the first generation: an empty one was lost.
             damaged += slots.count(NO_SLOT)
         return newest._replace(damaged=damaged)
 
     def write(self, generation: int, payload: bytes) -> None:
         """Write the slot of this generation; durable only after a sync of the key."""
-        if generation == 1:
-            # The first one makes both slots, so that the second never starts beyond the end.
+        if generation <= FIRST_GENERATION:
             self._store.write_at(self.key, 0, [self.first(payload)])
         else:
             slot = self._pack(generation, payload)
             self._store.write_at(self.key, generation % 2 * SLOT_BYTES, [slot])
 
     def first(self, payload: bytes) -> bytes:
-        """The whole file with its first generation."""
-        return _EMPTY + self._pack(1, payload)
+        """The whole file at first: the payload stands in both slots, as generations 1 and 2."""
+        return self._pack(2, payload) + self._pack(1, payload)
 
     def _pack(self, generation: int, payload: bytes) -> bytes:
         assert len(payload) <= PAYLOAD_BYTES_MAX, "a slot is a sector"
