@@ -234,6 +234,8 @@ class Ledger:
     config: dict[str, Any]
     record_bytes: int = 0
     score: Score = field(default_factory=Score)
+    tears: bool = False
+    """Writes may be torn, so that a slot of an offset file may be damaged; the other one counts."""
 
     def __post_init__(self) -> None:
         self.partitions: int = self.config.get("partitions", 1)
@@ -243,7 +245,7 @@ class Ledger:
         self.found: list[list[tuple[int, int]]] = [[] for _ in range(self.partitions)]
         self.durable = [0] * self.partitions
         self.earliest = [0] * self.partitions
-        self.committing: dict[tuple[str, int], int] = defaultdict(int)
+        self.committing: dict[tuple[str, int], set[int]] = defaultdict(set)
         self.committed: dict[tuple[str, int], int] = defaultdict(int)
         self._seen: set[tuple[int, int]] = set()
         self._newest: list[dict[int, int]] = [{} for _ in range(self.partitions)]
@@ -269,7 +271,7 @@ class Ledger:
                 case Kind.DURABLE:
                     self.durable[frame.partition] = max(self.durable[frame.partition], frame.a)
                 case Kind.COMMITTING:
-                    self.committing[subscriber, frame.partition] = frame.a
+                    self.committing[subscriber, frame.partition].add(frame.a)
                 case Kind.COMMITTED:
                     self.committed[subscriber, frame.partition] = frame.a
                     self.score.commits += 1
@@ -386,17 +388,18 @@ class Ledger:
     async def check_subscriber(self, queue: WalMessageQueue, name: str) -> None:
         """The subscriber stands between what it has committed and what it was committing."""
         async with queue.subscribe(self.topic, name) as subscription:
-            assert not subscription.damaged_offsets
+            assert self.tears or not subscription.damaged_offsets
             for partition, position in subscription.positions().items():
                 done = self.committed[name, partition]
-                tried = max(done, self.committing[name, partition])
-                if tried == 0:
+                tried = self.committing[name, partition]
+                if not tried:
                     # It may have begun when retention had removed the first records.
-                    done = self.earliest[partition]
-                assert position in {done, tried}, f"{name} resumes at {position}, not at {done}"
+                    done = max(done, self.earliest[partition])
+                allowed = {done, *(offset for offset in tried if offset > done)}
+                assert position in allowed, f"{name} resumes at {position}, not in {allowed}"
                 assert position >= self.earliest[partition], "what a subscriber needs is gone"
                 self.committed[name, partition] = position
-                self.committing[name, partition] = position
+                tried.clear()
             if subscription.lag():
                 async for batch in subscription.batches(10):
                     first = batch.records[0].offset

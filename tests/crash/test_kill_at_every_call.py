@@ -48,6 +48,7 @@ class Walk:
     def die_at(self, when: str, number: int, *, again: bool) -> bool:
         """Whether the work was still going on at that call."""
         ledger = self.ledger()
+        ledger.tears = again or when == "middle"
         child = self.nursery.start(self.spec(ledger, 1, 12, fault=when, fault_at=number))
         code = self.nursery.wait(child)
         assert code in {KILLED, 0}, child.frames[-3:]
