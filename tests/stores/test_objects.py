@@ -14,12 +14,12 @@ from tests.servers import SECRET
 
 
 def test_capabilities_tell_the_truth(s3_url, tmp_path):
-    """obstore syncs nothing on a local directory, so that is not durable."""
+    """obstore syncs nothing in a local directory; the store does, where it knows the path."""
     s3 = ObjectStore(s3_url).capabilities
     local = ObjectStore(f"file://{tmp_path}/store").capabilities
     memory = ObjectStore("memory:///").capabilities
     assert (s3.log, s3.shared, s3.durable) == (False, True, True)
-    assert (local.log, local.shared, local.durable) == (False, True, False)
+    assert (local.log, local.shared, local.durable) == (False, True, True)
     assert (memory.log, memory.shared, memory.durable) == (False, False, False)
 
 

@@ -16,7 +16,7 @@ Row = tuple[bytes | None, bytes | None, Mapping[str, bytes] | None, int | None]
 class Batch:
     """Records that will be one entry of each partition they go to."""
 
-    __slots__ = ("columns", "durable", "receipt", "size", "waiting")
+    __slots__ = ("awaited", "columns", "durable", "receipt", "size", "waiting")
 
     def __init__(
         self,
@@ -25,12 +25,15 @@ class Batch:
         *,
         size: int,
         durable: bool = False,
+        awaited: bool = False,
         waiting: Sequence[tuple[int, PublishedRow]] = (),
     ) -> None:
         self.columns = columns
         self.receipt = receipt
         self.size = size
         self.durable = durable
+        self.awaited = awaited or len(waiting) == len(columns)
+        """Somebody waits for every record of it, and hears what becomes of them."""
         self.waiting = waiting
         """Places of the records that somebody waits for one by one."""
 

@@ -21,11 +21,17 @@ class Engine:
 
     def __init__(self, around: Surroundings, defaults: TopicConfig, *, auto_create: bool) -> None:
         self.around = around
-        self.topics = Topics(around, defaults, self._on_commit, auto_create=auto_create)
+        self.maintenance = Maintenance(around, lambda: self.topics)
+        self.topics = Topics(
+            around,
+            defaults,
+            self._on_commit,
+            self.maintenance.follow,
+            auto_create=auto_create,
+        )
         self.changes = Changes(around.store, around.loop)
         self.deadlines = Deadlines(around.loop)
         self.waiters = CommitWaiters(around.loop)
-        self.maintenance = Maintenance(around, lambda: self.topics)
 
     async def commit(self) -> None:
         """Write and sync everything that was accepted before this call."""
@@ -43,6 +49,7 @@ class Engine:
         """Let all waits end. A worker that still hangs ends when its disk answers."""
         self.changes.close(refusal)
         self.deadlines.close()
+        self.maintenance.stop()
         self.around.worker.submit(self.around.worker.close)
 
     async def wait_durable(self, topic: OpenTopic, partition: int, offset: int) -> None:
@@ -54,9 +61,7 @@ class Engine:
         ticket = self.changes.ticket(topic.name)
         await asyncio.to_thread(topic.refresh)
         while topic.durable[partition] <= offset:
-            poison = topic.logs[partition].poison
-            if poison is not None:
-                raise poison
+            topic.logs[partition].check()
             await self.changes.wait(topic.name, ticket)
             ticket = self.changes.ticket(topic.name)
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.errors import PenstockError
 from penstock.log.compaction import CompactionReport, Compactor
+from penstock.log.head import Head
 from penstock.log.names import PartitionKeys
 from penstock.log.open_topic import OpenTopic, Surroundings
 from penstock.log.retention import (
@@ -52,6 +54,8 @@ class Maintenance:
         self._compactors: dict[PartitionKeys, Compactor] = {}
         self._worker: Worker | None = None
         self._interval = 0.0
+        self._stopping = False
+        self._unsynced: dict[PartitionKeys, Head] = {}
 
     def start(self, interval: float) -> None:
         """Run a round every so many seconds, on a thread of its own."""
@@ -59,14 +63,44 @@ class Maintenance:
         self._worker = self._around.system.worker("penstock-maintenance")
         self._worker.submit_after(interval, self._round)
 
+    def stop(self) -> None:
+        """Begin no more rounds; returns at once."""
+        self._stopping = True
+
     def close(self) -> None:
         """Finish the round at hand and stop."""
+        self.stop()
         if self._worker is not None:
             self._worker.close()
 
+    def follow(self, topic: OpenTopic) -> None:
+        """Look after a topic that was just opened, and whenever one of its segments is sealed.
+
+        Without a thread of its own, nothing is done by itself.
+        """
+        if self._worker is not None:
+            topic.writer.on_roll = partial(self.retain, topic)
+            self.retain(topic)
+
+    def retain(self, topic: OpenTopic) -> None:
+        """Retention of one topic now; trouble is logged and left to the next round."""
+        try:
+            now = self._clock.now_ms()
+            for log in topic.logs:
+                reader = topic.reader(log.keys.partition)
+                retain(reader, self._around.store, self._around.tier, now)
+            topic.writer.reject_while_full(any(info.full for info in self.info(topic)))
+        except PenstockError as error:
+            _log.warning("retention of %s: %s", topic.name, error)
+
     def run(self) -> list[MaintenanceReport]:
         """One round over all partitions of all open topics."""
-        return [report for topic in list(self._topics()) for report in self._tend(topic)]
+        return [
+            report
+            for topic in list(self._topics())
+            if not self._stopping
+            for report in self._tend(topic)
+        ]
 
     def info(self, topic: OpenTopic) -> list[RetentionInfo]:
         """What each partition of a topic holds, and what keeps it from holding less."""
@@ -78,8 +112,22 @@ class Maintenance:
             if report.error is not None:
                 where = f"{report.topic}/{report.partition}"
                 _log.warning("maintenance of %s: %s", where, report.error)
-        if self._worker is not None:
+        if self._worker is not None and not self._stopping:
             self._worker.submit_after(self._interval, self._round)
+
+    def _adopt(self, topic: OpenTopic, number: int) -> None:
+        """Have records synced that nobody else will sync: their writer died before it did.
+
+        They are taken for such when a whole round has passed and the head has not moved.
+        """
+        keys = topic.keys(number)
+        head = topic.logs[number].read_head()
+        if head.durable_offset == head.next_offset:
+            self._unsynced.pop(keys, None)
+        elif self._unsynced.get(keys) == head:
+            self._around.worker.submit(partial(topic.writer.adopt, number))
+        else:
+            self._unsynced[keys] = head
 
     def _state(self, topic: OpenTopic) -> TopicState:
         """The topic as it is on disk: other processes register subscribers too."""
@@ -97,6 +145,7 @@ class Maintenance:
         around = self._around
         keys = topic.keys(number)
         try:
+            self._adopt(topic, number)
             removed = retain(topic.reader(number), around.store, around.tier, self._clock.now_ms())
             compaction = self._compact(topic, keys)
             tiering = move_sealed(around.store, keys, around.tier) if around.tier else None

@@ -6,8 +6,6 @@ import asyncio
 import os
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.errors import (
@@ -18,21 +16,16 @@ from penstock.errors import (
     PenstockError,
     UsageError,
 )
-from penstock.log.arrow import read_table
-from penstock.log.batch import split
+from penstock.log.arrow import read_arrow, read_table
 from penstock.log.checks import check_columns, record_size
 from penstock.log.columns import Columns
 from penstock.log.deadlines import Deadlines, within
 from penstock.log.engine import Engine
 from penstock.log.maintenance import MaintenanceReport
 from penstock.log.open_topic import OpenTopic, Surroundings
-from penstock.log.receipts import (
-    Acknowledgement,
-    BatchAcknowledgement,
-    PublishedRow,
-    Receipt,
-    combined,
-)
+from penstock.log.publishing import add_later, publish_columns
+from penstock.log.reader import PartitionReader
+from penstock.log.receipts import Acknowledgement, BatchAcknowledgement, PublishedRow, Receipt
 from penstock.log.records import Record
 from penstock.log.recovery import RecoveryReport
 from penstock.log.retention import RetentionInfo
@@ -85,6 +78,14 @@ class WalMessageQueue:
                 f"{type(self.store).__name__} cannot hold open segments: pass it as tier=..., "
                 "and a directory, a container file or a database as the store"
             )
+        if (
+            self.tier is not None
+            and self.store.capabilities.durable > self.tier.capabilities.durable
+        ):
+            raise NotSupported(
+                f"{type(self.tier).__name__} does not survive a power cut, and a tier holds the "
+                "only copy of what is moved there: use a durable store as the tier"
+            )
         self._defaults = (defaults or TopicConfig()).check()
         self._auto_create = auto_create
         self._read_only = read_only
@@ -129,7 +130,8 @@ class WalMessageQueue:
         """Commit and sync what was accepted, then let go. Idempotent.
 
         Raises DeadlineExceeded when the disk does not answer in time, and what went wrong when
-        records that were acknowledged with ``durable=False`` could not be synced.
+        records that nobody waited for could not be written, or some that were acknowledged with
+        ``durable=False`` could not be synced.
         """
         if self._refusal is None:
             self._refusal = Closed("the queue is closed: make a new WalMessageQueue to go on")
@@ -142,6 +144,7 @@ class WalMessageQueue:
         try:
             if self._running is not None:
                 await within(timeout, self._drain(self._running, refusal), "close the queue")
+                self._running.topics.raise_trouble(poison=False)
         finally:
             if self._running is not None:
                 self._running.stop(refusal)
@@ -167,7 +170,7 @@ class WalMessageQueue:
 
         This process uses them at once, others when they open the topic again.
         """
-        topic = await self._engine.topics.open(name)
+        topic = await self._engine.topics.open_existing(name)
         if self._read_only:
             raise UsageError("the queue was opened read-only")
         file = TopicFile(self.store, name)
@@ -184,7 +187,7 @@ class WalMessageQueue:
 
     async def recovery(self, name: str) -> Sequence[RecoveryReport]:
         """What opening the topic found, a report for each partition."""
-        return (await self._engine.topics.open(name)).reports
+        return (await self._engine.topics.open_existing(name)).reports
 
     # Publishing
 
@@ -215,7 +218,7 @@ class WalMessageQueue:
         try:
             opened.writer.add_waiting(published, size)
         except BufferFull:
-            await self._add_later(opened, published, size)
+            await add_later(self._engine.waiters, opened, published, size)
         except BaseException:
             Deadlines.give_up(future)
             raise
@@ -223,21 +226,6 @@ class WalMessageQueue:
 
     async def _open_within(self, topic: str, timeout: float) -> OpenTopic:
         return await within(timeout, self._engine.topics.open(topic), f"open {topic!r}")
-
-    async def _add_later(self, topic: OpenTopic, row: PublishedRow, size: int) -> None:
-        """Add a row when there is room, unless its deadline comes first."""
-        waiters = self._engine.waiters
-        try:
-            added = False
-            while not added and not row.future.done():
-                either: list[asyncio.Future[Any]] = [waiters.room(), row.future]
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                with suppress(BufferFull):
-                    topic.writer.add_waiting(row, size)
-                    added = True
-        except BaseException:
-            Deadlines.give_up(row.future)
-            raise
 
     def publish_nowait(
         self,
@@ -277,33 +265,17 @@ class WalMessageQueue:
         if headers is not None:
             # Copies of what their owner may change.
             columns.headers = [dict(one) if one else None for one in headers]
-        publishing = self._publish_pieces(opened, columns, durable)
+        publishing = publish_columns(self._engine.waiters, opened, columns, durable=durable)
         return await within(timeout, publishing, f"publish to {topic!r}")
 
-    async def _publish_pieces(
-        self, topic: OpenTopic, columns: Columns, durable: bool
-    ) -> BatchAcknowledgement:
-        receipts = await self._hand_over(topic, columns, durable)
-        for receipt in receipts:
-            await receipt.wait()
-        return combined(topic.name, receipts)
-
-    async def _hand_over(self, topic: OpenTopic, columns: Columns, durable: bool) -> list[Receipt]:
-        config = topic.writer.config
-        bytes_max = min(config.batch_bytes_max, config.buffer_bytes_max)
-        pieces = list(split(columns, config.batch_records_max, bytes_max))
-        topic.writer.check_sizes(pieces)
-        add = topic.writer.add_many
-        with_room = self._engine.waiters.with_room
-        return [await with_room(partial(add, one, durable=durable)) for one in pieces]
-
     async def flush(self, timeout: float = PUBLISH_TIMEOUT_SECONDS) -> None:
-        """Wait until everything that was accepted before this call is durable."""
+        """Wait until everything that was accepted before this call is durable.
+
+        Raises what went wrong since the last flush with records that nobody waited for, and for
+        as long as a partition is poisoned.
+        """
         await within(timeout, self._engine.commit(), "flush")
-        for topic in self._engine.topics:
-            for log in topic.logs:
-                if log.poison is not None:
-                    raise log.poison
+        self._engine.topics.raise_trouble()
 
     def durable_offset(self, topic: str, partition: int = 0) -> int:
         """Every record below this offset survives a power cut. The topic must be open."""
@@ -320,7 +292,7 @@ class WalMessageQueue:
         timeout: float = PUBLISH_TIMEOUT_SECONDS,
     ) -> None:
         """Wait until the record at this offset is durable."""
-        opened = self._opened.get(topic) or await self._open_within(topic, timeout)
+        opened = await self._engine.topics.open_existing(topic)
         opened.keys(partition)
         wait = self._engine.wait_durable(opened, partition, offset)
         await within(timeout, wait, f"wait for offset {offset} of {topic!r}")
@@ -344,7 +316,7 @@ class WalMessageQueue:
 
     async def unsubscribe(self, topic: str, name: str) -> None:
         """Forget a subscriber and its offsets: retention waits for it no longer."""
-        await self._engine.topics.open(topic)
+        await self._engine.topics.open_existing(topic)
         subscription = self.subscribe(topic, name)
         try:
             await subscription.forget()
@@ -360,12 +332,10 @@ class WalMessageQueue:
         partition: int | None = None,
     ) -> AsyncIterator[Record]:
         """The durable records between two positions, partition by partition. Commits nothing."""
-        opened = await self._engine.topics.open(topic)
+        opened = await self._engine.topics.open_existing(topic)
         numbers = range(opened.state.partitions) if partition is None else [partition]
         for number in numbers:
-            reader = opened.reader(number)
-            first = await asyncio.to_thread(resolve, reader, start)
-            stop = await asyncio.to_thread(resolve, reader, end)
+            reader, first, stop = await self._range(topic, number, start, end)
             cursor = reader.cursor(first)
             while cursor.offset < stop and (records := await asyncio.to_thread(fetch, cursor)):
                 for record in records:
@@ -380,12 +350,35 @@ class WalMessageQueue:
         start: Position = "earliest",
         end: Position = "latest",
     ) -> pa.Table:
-        """A range of a partition as an Arrow table, with no Python object per record."""
-        opened = await self._engine.topics.open(topic)
+        """A range of a partition as an Arrow table, with no Python object per record.
+
+        The whole range is in memory then; :meth:`replay_arrow` takes it in batches.
+        """
+        reader, first, stop = await self._range(topic, partition, start, end)
+        return await asyncio.to_thread(read_table, reader, first, stop)
+
+    async def replay_arrow(
+        self,
+        topic: str,
+        *,
+        partition: int = 0,
+        start: Position = "earliest",
+        end: Position = "latest",
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """A range of a partition as Arrow record batches of a few megabytes each."""
+        reader, first, stop = await self._range(topic, partition, start, end)
+        batches = read_arrow(reader, first, stop)
+        while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+            yield batch
+
+    async def _range(
+        self, topic: str, partition: int, start: Position, end: Position
+    ) -> tuple[PartitionReader, int, int]:
+        opened = await self._engine.topics.open_existing(topic)
         reader = opened.reader(partition)
         first = await asyncio.to_thread(resolve, reader, start)
         stop = await asyncio.to_thread(resolve, reader, end)
-        return await asyncio.to_thread(read_table, reader, first, stop)
+        return reader, first, stop
 
     def statistics(self) -> QueueStatistics:
         """Counts and positions of all open topics, and of the store."""
@@ -397,7 +390,7 @@ class WalMessageQueue:
     async def retention(self, topic: str) -> Sequence[RetentionInfo]:
         """What each partition of a topic holds, and what keeps it from holding less."""
         engine = self._engine
-        opened = await engine.topics.open(topic)
+        opened = await engine.topics.open_existing(topic)
         return await asyncio.to_thread(engine.maintenance.info, opened)
 
     async def maintain(self) -> Sequence[MaintenanceReport]:

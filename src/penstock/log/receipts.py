@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.errors import UsageError
+from penstock.errors import PenstockError, UsageError
 
 
 class Acknowledgement(NamedTuple):
@@ -54,6 +54,16 @@ class Placement(NamedTuple):
     durable: bool
 
 
+def tell(error: BaseException) -> None:
+    """Note that somebody hears of the error."""
+    error.__dict__["heard"] = True
+
+
+def was_told(error: BaseException) -> bool:
+    """Whether somebody has heard of the error."""
+    return "heard" in error.__dict__
+
+
 class Receipt:
     """The shared completion of records that are committed together.
 
@@ -62,7 +72,8 @@ class Receipt:
     """
 
     __slots__ = (
-        "_waiters", "count", "done", "errors", "loop", "number", "placements", "since", "topic",
+        "_waiters", "all_durable", "count", "done", "errors", "loop", "number", "placements",
+        "since", "topic",
     )  # fmt: skip
 
     def __init__(self, topic: str, loop: asyncio.AbstractEventLoop | None, number: int = 0) -> None:
@@ -77,6 +88,8 @@ class Receipt:
         self.errors: dict[int, BaseException] = {}
         """Partition → why its records were not written."""
         self.placements: list[Placement] = []
+        self.all_durable = True
+        """Whether nothing that was written before it was still unsynced when it was done."""
         self._waiters: list[asyncio.Future[None]] = []
 
     async def wait(self) -> BatchAcknowledgement:
@@ -96,13 +109,15 @@ class Receipt:
             first, _ = ranges.get(placement.partition, (placement.base_offset, 0))
             end = placement.base_offset + len(placement.places)
             ranges[placement.partition] = (first, end)
-        durable = all(placement.durable for placement in self.placements)
+        durable = self.all_durable and all(placement.durable for placement in self.placements)
         return BatchAcknowledgement(self.topic, self.count, ranges, durable)
 
     def raise_errors(self) -> None:
         """Raise the first error of the commit, if there was one."""
         for error in self.errors.values():
-            raise error
+            tell(error)
+            # A new one each time: a traceback must not grow with every wait.
+            raise error.again() if isinstance(error, PenstockError) else error
 
     def resolve(self) -> None:
         """Wake the waiters; on the event loop, after ``done`` was set."""

@@ -11,6 +11,7 @@ from penstock.log.open_topic import OpenTopic, Surroundings
 from penstock.log.receipts import PublishedRow, Receipt
 from penstock.log.topic import TopicConfig, TopicFile, TopicState
 
+OnOpen = Callable[[OpenTopic], None]
 OnCommit = Callable[[OpenTopic, Sequence[Receipt | PublishedRow]], None]
 
 
@@ -22,12 +23,14 @@ class Topics:
         around: Surroundings,
         defaults: TopicConfig,
         on_commit: OnCommit,
+        on_open: OnOpen,
         *,
         auto_create: bool,
     ) -> None:
         self._around = around
         self._defaults = defaults
         self._on_commit = on_commit
+        self._on_open = on_open
         self._auto_create = auto_create
         self._opening: dict[str, asyncio.Task[OpenTopic]] = {}
         self._closing: PenstockError | None = None
@@ -62,6 +65,21 @@ class Topics:
                     raise
                 # The other one may not make topics; this one may, so it tries itself.
         raise self._closing.again()
+
+    async def open_existing(self, name: str) -> OpenTopic:
+        """The topic; UnknownTopic when nobody has made it: reading makes none."""
+        if name not in self.by_name and name not in self._opening:
+            await asyncio.to_thread(TopicFile(self._around.store, name).read)
+        return await self.open(name)
+
+    def raise_trouble(self, *, poison: bool = True) -> None:
+        """Raise what went wrong with records that nobody waited for; and what is poisoned."""
+        for topic in self:
+            trouble = topic.writer.take_trouble()
+            if trouble is not None:
+                raise trouble
+        for log in (log for topic in self for log in topic.logs if poison):
+            log.check()
 
     def _start(self, name: str, config: TopicConfig | None) -> asyncio.Task[OpenTopic]:
         task = asyncio.create_task(self._open(name, config))
@@ -105,6 +123,8 @@ class Topics:
         topic = await asyncio.to_thread(OpenTopic, state, self._around, self._on_commit)
         if self._around.read_only:
             topic.writer.refuse_from_now_on(UsageError("the queue was opened read-only"))
+        else:
+            await asyncio.to_thread(self._on_open, topic)
         self.by_name[name] = topic
         return topic
 

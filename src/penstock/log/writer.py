@@ -21,7 +21,13 @@ from penstock.log.checks import largest_record, record_size
 from penstock.log.columns import RECORD_OVERHEAD_BYTES, Columns
 from penstock.log.frame import Draft, draft
 from penstock.log.partition import PartitionLog
-from penstock.log.receipts import Acknowledgement, Placement, PublishedRow, Receipt
+from penstock.log.receipts import (
+    Acknowledgement,
+    Placement,
+    PublishedRow,
+    Receipt,
+    was_told,
+)
 from penstock.log.tail import TailCache
 from penstock.log.topic import FsyncPolicy, TopicConfig
 from penstock.system import Job, System, Worker
@@ -63,6 +69,8 @@ class TopicWriter:
         self._system = system
         self._worker = worker
         self._on_commit = on_commit
+        self.on_roll: Job | None = None
+        """Called on the worker after a segment was sealed, before its commit is acknowledged."""
         self._loop = loop
         self._router = Router(len(logs), system.random.randrange(len(logs)))
         self._items: deque[Item] = deque()
@@ -84,6 +92,9 @@ class TopicWriter:
         self._sync_scheduled = False
         self._refusing = threading.Lock()
         self._stopped = False
+        self._unheard: BaseException | None = None
+        self._unsynced_because: dict[int, BaseException] = {}
+        self._rolls = 0
         self.accepted = self.committed = self.failed = self.commits = 0
 
     # Any thread
@@ -136,7 +147,7 @@ class TopicWriter:
         if len(columns) == 1:
             # A largest record fits an empty buffer, as it does when it is added alone.
             size -= RECORD_OVERHEAD_BYTES
-        self._take(Batch(columns, receipt, size=size, durable=durable), size)
+        self._take(Batch(columns, receipt, size=size, durable=durable, awaited=True), size)
         if not self._scheduled or self._lingering:
             self._schedule()
         return receipt
@@ -155,6 +166,17 @@ class TopicWriter:
     def pending_bytes(self) -> int:
         """Bytes that were accepted and are not written yet."""
         return self._gathered_bytes + self._committing_bytes
+
+    def take_trouble(self) -> BaseException | None:
+        """Why records are not written or not durable, unless somebody has heard of it.
+
+        Of those that were not written it tells once.
+        """
+        unheard, self._unheard = self._unheard, None
+        trouble = next(iter(self._unsynced_because.values()), None)
+        if unheard is not None and not was_told(unheard):
+            trouble = unheard
+        return trouble.again() if isinstance(trouble, PenstockError) else trouble
 
     def refuse_from_now_on(self, refusal: PenstockError) -> None:
         """Raise this on every publish."""
@@ -183,6 +205,7 @@ class TopicWriter:
         with self._refusing:
             self._scheduled = False
             receipt = self._next_receipt()
+            self._committing = receipt.number
             items = [self._items.popleft() for _ in range(len(self._items))]
             batches = self._gather(items, receipt)
         if batches:
@@ -222,6 +245,9 @@ class TopicWriter:
                 size=size,
                 limit=limit,
             )
+        if self._lingering:
+            # What lingers fills the buffer: there is nothing to wait for.
+            self._submit()
         raise BufferFull(
             f"{self.pending_bytes} bytes of {self.topic!r} wait for the disk, which is the "
             "limit (buffer_bytes_max); wait with publish() or try again",
@@ -250,6 +276,9 @@ class TopicWriter:
             if self._stopped:
                 self._fail_late()
             return
+        self._submit()
+
+    def _submit(self) -> None:
         self._scheduled = True
         self._lingering = False
         self._worker.submit(self.commit)
@@ -278,7 +307,21 @@ class TopicWriter:
                 self._fail_rest(batches, error)
         self._committing_bytes = 0
         self._set_room()
+        self._look_after_rolls()
         self._finish(receipt, batches)
+
+    def _look_after_rolls(self) -> None:
+        """Let retention look whenever a segment was sealed, before more is acknowledged."""
+        rolls = sum(log.rolls for log in self._logs)
+        if rolls != self._rolls and self.on_roll is not None:
+            self.on_roll()
+        self._rolls = rolls
+
+    def adopt(self, partition: int) -> None:
+        """Sync what a writer of another process left unsynced when it died."""
+        if self._logs[partition].poison is None:
+            self._try_sync(partition, self._logs[partition])
+            self._on_commit(())
 
     def _next_receipt(self) -> Receipt:
         """Begin the receipt of the next commit; returns that of this one."""
@@ -319,11 +362,13 @@ class TopicWriter:
     def _try_sync(self, partition: int, log: PartitionLog) -> None:
         try:
             log.sync()
-        except Exception:
+        except Exception as error:
             # Poisoned, and then callers hear of it; or locked for too long, and it is tried again.
             self._caches[partition].clear()
+            self._unsynced_because[partition] = error
         else:
             self._unsynced[partition] = 0
+            self._unsynced_because.pop(partition, None)
 
     def _route(self, batches: Sequence[Batch]) -> dict[int, list[Parcel]]:
         parcels: dict[int, list[Parcel]] = {}
@@ -356,6 +401,8 @@ class TopicWriter:
             self._fail(partition, parcels, error)
             return
         self._unsynced[partition] = 0 if sync else self._unsynced[partition] + records
+        if sync:
+            self._unsynced_because.pop(partition, None)
         for parcel, base_offset in zip(parcels, appended.base_offsets, strict=True):
             placed = Placement(partition, parcel.places, base_offset, appended.timestamp, sync)
             self._place(parcel, placed)
@@ -399,16 +446,22 @@ class TopicWriter:
         self._caches[partition].clear()
         self._failures[partition] = (self._committing, error)
         for parcel in parcels:
+            self._remember(parcel.batch, error)
             parcel.batch.receipt.errors[partition] = error
             places = set(parcel.places) if parcel.batch.waiting else ()
             for place, row in parcel.batch.waiting:
                 if place in places:
                     row.error = error
 
+    def _remember(self, batch: Batch, error: BaseException) -> None:
+        if not batch.awaited and (self._unheard is None or was_told(self._unheard)):
+            self._unheard = error
+
     def _fail_rest(self, batches: Sequence[Batch], error: BaseException) -> None:
         """Fail the records that have neither a place nor an error yet."""
         self._failures[-1] = (self._committing, error)
         for batch in batches:
+            self._remember(batch, error)
             batch.receipt.errors.setdefault(-1, error)
             for _, row in batch.waiting:
                 row.error = row.error or error
@@ -422,6 +475,7 @@ class TopicWriter:
             self.failed += one.count - placed
         # Before and after, as a publisher may join the receipt in between.
         self._inherit(receipt)
+        receipt.all_durable = not any(self._unsynced)
         for one in done:
             assert isinstance(one, Receipt)
             one.done = True

@@ -32,10 +32,11 @@ class ObjectStore(PersistentBackingStore):
     the URL's query, but secrets do not belong there. An ``http://`` endpoint is used as it is given.
 
     What survives: an object appears as a whole or not at all, and on S3, GCS and Azure it is
-    durable when ``write`` returns. On a local directory obstore syncs neither file nor
-    directory (seen with strace, obstore 0.12), so ``capabilities.durable`` is False there: use
-    :class:`~penstock.stores.DirectoryStore` instead. A failing service is tried again for up to
-    30 s, then ``StoreFailed`` is raised and the object may or may not be there. Credentials are never shown.
+    durable when ``write`` returns. In a local directory obstore syncs neither file nor directory
+    (seen with strace, obstore 0.12): this store does it for a ``file:///`` URL, but cannot for a
+    ``LocalStore`` that you made, whose ``capabilities.durable`` is False. A failing service is
+    tried again for up to 30 s, then ``StoreFailed`` is raised and the object may or may not be
+    there. Credentials are never shown.
     """
 
     def __init__(self, target: Any, prefix: str = "", **options: Any) -> None:
@@ -45,8 +46,9 @@ class ObjectStore(PersistentBackingStore):
         self._base = f"{check_key(prefix.strip('/'))}/" if prefix.strip("/") else ""
         local = isinstance(self._client, obstore.store.LocalStore)
         memory = isinstance(self._client, obstore.store.MemoryStore)
+        self._root = urlsplit(target).path.rstrip("/") if local and isinstance(target, str) else ""
         self.capabilities = StoreCapabilities(
-            log=False, shared=not memory, durable=not local and not memory
+            log=False, shared=not memory, durable=bool(self._root) or not (local or memory)
         )
         self._place = _place(target)
         self._gate = Gate(repr(self))
@@ -60,6 +62,8 @@ class ObjectStore(PersistentBackingStore):
         with self._translated("write", key):
             # A copy of what may still change: obstore's memory store keeps the buffer itself.
             self._client.put(path, data if isinstance(data, bytes) else bytes(data))
+            if self._root:
+                self._sync_file(path)
         self._gate.count_write(len(data))
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
@@ -95,6 +99,8 @@ class ObjectStore(PersistentBackingStore):
                 self._client.delete(path)
             except FileNotFoundError:
                 return
+            if self._root:
+                System().files.sync_directory(f"{self._root}/{path}".rpartition("/")[0])
         self._gate.count_delete()
 
     def list(self, prefix: str = "") -> list[str]:
@@ -128,6 +134,19 @@ class ObjectStore(PersistentBackingStore):
 
     def abandon_after_fork(self) -> None:
         self._gate.abandon()
+
+    def _sync_file(self, path: str) -> None:
+        """Make a local file durable, and the names of the directories down to it."""
+        files = System().files
+        descriptor = files.open(f"{self._root}/{path}")
+        try:
+            files.sync(descriptor)
+        finally:
+            files.close(descriptor)
+        folder = f"{self._root}/{path}".rpartition("/")[0]
+        while len(folder) >= len(self._root):
+            files.sync_directory(folder)
+            folder = folder.rpartition("/")[0]
 
     def _path(self, key: str) -> str:
         self._gate.check()
