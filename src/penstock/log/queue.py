@@ -292,7 +292,8 @@ class WalMessageQueue:
         timeout: float = PUBLISH_TIMEOUT_SECONDS,
     ) -> None:
         """Wait until the record at this offset is durable."""
-        opened = await self._engine.topics.open_existing(topic)
+        opening = self._engine.topics.open_existing(topic)
+        opened = await within(timeout, opening, f"open {topic!r}")
         opened.keys(partition)
         wait = self._engine.wait_durable(opened, partition, offset)
         await within(timeout, wait, f"wait for offset {offset} of {topic!r}")
