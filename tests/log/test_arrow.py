@@ -4,6 +4,7 @@ import sys
 
 import pyarrow as pa
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -123,3 +124,15 @@ def test_without_pyarrow_the_extra_is_named(monkeypatch):
         schema()
     monkeypatch.undo()
     assert schema().names[:2] == ["key", "value"]
+
+
+def test_header_names_that_are_no_text_are_damage():
+    """They cannot be written; a file made by somebody else may have them."""
+    one = machine()
+    made = draft_of(Columns([b"v"], headers=[{"ab": b"x"}]))
+    body = b"".join(made.body).replace(b"ab", b"\xff\xfe")
+    one.log.append([made._replace(body=[body], checksum=crc32c(body))], sync=True)
+    with pytest.raises(DamagedEntry, match="no text"):
+        list(read_arrow(one.reader, 0, 1))
+    (record,) = read_records(one.reader)
+    assert list(record.headers) == ["\ufffd\ufffd"]

@@ -110,3 +110,11 @@ def test_values_are_bytes_of_their_own():
     for record in decode(body, flags, 3, 0, 0).records("t", 0):
         assert type(record.value) in (bytes, type(None))
         assert type(record.key) in (bytes, type(None))
+
+
+@pytest.mark.parametrize("deltas", [[1, 0], [5, 5], [0, 2, 1]])
+def test_offset_deltas_that_do_not_rise_are_damage(deltas):
+    """A record would come twice, or out of order."""
+    flags, body = encoded(Columns([b""] * len(deltas), deltas=deltas))
+    with pytest.raises(DamagedEntry, match="rise"):
+        decode(body, flags, len(deltas), 0, 0)

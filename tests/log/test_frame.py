@@ -52,7 +52,7 @@ def forged(**fields: int) -> bytes:
 
 @given(columns(), U64, U64, U32, I64, st.sampled_from(Codec))
 def test_any_batch_sealed_reads_back(batch, base, durable, previous, timestamp, codec):
-    base = min(base, (1 << 63) - 100)
+    base = min(base, frame.OFFSET_MAX - len(batch))
     buffers, size, checksum = frame.seal(draft_of(batch, codec), base, durable, previous, timestamp)
     data = b"".join(buffers)
     assert len(data) == size
@@ -115,6 +115,8 @@ def test_a_huge_length_or_count_is_refused_before_anything_is_allocated(field, v
         ({"kind": 4}, "header"),
         ({"kind": 255}, "header"),
         ({"record_count": 2, "offset_span": 1}, "header"),
+        ({"base_offset": 1 << 63}, "offsets"),
+        ({"base_offset": frame.OFFSET_MAX}, "offsets"),
         ({"length": 0}, "length"),
         ({"length": frame.HEADER_BYTES - 5}, "length"),
         ({"length": frame.ENTRY_BYTES_MAX - 11}, "length"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import MissingExtra
+from penstock.errors import DamagedEntry, MissingExtra
 from penstock.log.columns import NULL, ColumnView, Lengths
 from penstock.log.frame import Entry
 from penstock.log.reader import Cursor, PartitionReader
@@ -175,6 +175,10 @@ def _headers(views: Sequence[ColumnView], count: int) -> Any:
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     names = _binary([_names_part(view) for view in views], arrow.string())
+    try:
+        names.validate(full=True)
+    except arrow.ArrowInvalid as cause:
+        raise DamagedEntry(f"header names are no text: {cause}", reason="columns") from cause
     values = _binary([_values_part(view) for view in views])
     pairs = arrow.StructArray.from_arrays([names, values], fields=list(kind.value_type))
     return arrow.ListArray.from_arrays(arrow.array(offsets), pairs, type=kind)

@@ -328,6 +328,8 @@ def decode(body: Buffer, flags: int, count: int, base_offset: int, timestamp: in
     key_lengths = cursor.take(_U32, count) if flags & KEYS else None
     timestamps = cursor.take(_I64, count) if flags & TIMES else None
     deltas = cursor.take(_U32, count) if flags & SPARSE else None
+    if deltas is not None and (deltas[1:] <= deltas[:-1]).any():
+        raise DamagedEntry("the offset deltas do not rise", reason="columns")
     header_counts = cursor.take(_U32, count) if flags & HEADERS else None
     pairs = 0 if header_counts is None else int(header_counts.sum(dtype=np.int64))
     name_lengths = cursor.take(_U32, pairs) if flags & HEADERS else None

@@ -57,6 +57,8 @@ FRAME_BYTES = HEADER_BYTES + _TIME.size
 """Bytes of an entry that are not body."""
 ENTRY_BYTES_MAX = 64 * 1024 * 1024
 """No entry is larger, on disk or decompressed: what a length field can make a reader allocate."""
+OFFSET_MAX = (1 << 63) - 1
+"""Offsets are signed in numpy and Arrow."""
 RECORDS_MAX = 1 << 20
 """No entry has more records, so that counts on disk cannot make a reader allocate much."""
 
@@ -198,6 +200,8 @@ def _check_bounds(header: Header) -> None:
         raise DamagedEntry("the length is out of bounds", reason="length")
     if header.body_length > ENTRY_BYTES_MAX or header.record_count > RECORDS_MAX:
         raise DamagedEntry("the counts are out of bounds", reason="counts")
+    if header.next_offset > OFFSET_MAX:
+        raise DamagedEntry("the offsets are out of bounds", reason="offsets")
     if header.kind > KIND_GAP or header.record_count > header.offset_span:
         raise DamagedEntry("the header contradicts itself", reason="header")
 
