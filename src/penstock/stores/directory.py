@@ -352,7 +352,13 @@ class DirectoryStore(PersistentBackingStore):
         self._make_directories(parent)
         with suppress(FileExistsError):
             self._files.make_directory(path)
-        self._files.sync_directory(parent)
+        try:
+            self._files.sync_directory(parent)
+        except OSError:
+            # After a failed sync only a name that is made again is sure to be saved by the next.
+            with suppress(OSError):
+                self._files.remove_directory(path)
+            raise
 
     def _sync_names(self, folder: str) -> None:
         """Sync the names in a folder, and once those of all folders above it, the root's included.
