@@ -4,24 +4,37 @@ A failure here means that logs of users would not be read, or that an older rele
 ours. ``tests/golden/generate.py`` says when that may be.
 """
 
+import re
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from penstock.log.codec import Codec
-from penstock.log.frame import KIND_END, KIND_RECORDS, KIND_START, entries, plain_entries
-from penstock.log.head import HeadFile
-from penstock.log.index import Index
+from penstock.log.frame import (
+    ENTRY_BYTES_MAX,
+    HEADER_BYTES,
+    KIND_END,
+    KIND_RECORDS,
+    KIND_START,
+    RECORDS_MAX,
+    entries,
+    plain_entries,
+    seal,
+)
+from penstock.log.head import _FIELDS as HEAD_FIELDS
+from penstock.log.head import Head, HeadFile
+from penstock.log.index import ROW_BYTES, Index
 from penstock.log.offsets import OffsetFile
 from penstock.log.partition import PartitionLog
 from penstock.log.reader import PartitionReader
 from penstock.log.segment import SegmentEnd, SegmentStart
+from penstock.log.slots import PAYLOAD_BYTES_MAX, SLOT_BYTES
 from penstock.log.topic import TopicFile
 from penstock.stores.memory import MemoryStore
 from penstock.testing.clock import START_MS
 from tests.golden.generate import BATCHES, CODEC_BATCHES, FOLDER, INDEX, KEYS, PLAIN, golden
-from tests.log.strategies import read_records, records_of
+from tests.log.strategies import read_records, records_of, values_draft
 
 STORED = {
     str(path.relative_to(FOLDER)): path.read_bytes()
@@ -139,3 +152,30 @@ def test_the_stored_topic_is_read():
 def test_the_plain_file_is_read():
     assert list(plain_entries(STORED["plain.log"])) == PLAIN
     assert Path(FOLDER / "plain.log").stat().st_size == 3 * 12 + 205
+
+
+def test_the_example_in_the_documents_is_the_real_thing():
+    """docs/format.md shows an entry in hexadecimal; it is what is written today."""
+    page = (FOLDER.parents[2] / "docs" / "format.md").read_text()
+    rows = re.findall(r"^00[0-9a-f]0  ((?:[0-9a-f]{2} ){1,16})", page, re.MULTILINE)
+    shown = bytes.fromhex("".join(rows))
+    assert shown == b"".join(seal(values_draft(b"hello"), 0, 0, 0, START_MS)[0])
+    (entry,) = entries(shown)
+    assert entry.view().values() == [b"hello"]
+    snippet = page.split('bytes.fromhex("""')[1].split('"""')[0]
+    assert bytes.fromhex(snippet) == shown
+
+
+def test_the_sizes_in_the_documents_are_the_real_ones():
+    page = (FOLDER.parents[2] / "docs" / "format.md").read_text()
+    assert HEADER_BYTES == 72
+    assert "| 72 | … | body |" in page
+    assert SLOT_BYTES == 512
+    assert PAYLOAD_BYTES_MAX == 492
+    assert ROW_BYTES == 32
+    assert ENTRY_BYTES_MAX == 64 << 20
+    assert RECORDS_MAX == 1 << 20
+    head = page.split("The payload of a **head**")[1].split("The head is a claim")[0]
+    sizes = [int(size) for size in re.findall(r"^\| (\d+) \|", head, re.MULTILINE)]
+    assert sum(sizes) == HEAD_FIELDS.size
+    assert len(sizes) == len(Head._fields) - 1
