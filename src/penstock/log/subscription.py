@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal, Self
+from itertools import chain, islice
+from typing import Self
 
-from penstock.errors import Closed, DamagedFile, DeadlineExceeded, InvalidOption, SubscriberBusy
+from penstock.errors import Closed, DeadlineExceeded, InvalidOption
 from penstock.log.changes import Changes
-from penstock.log.names import check_name, offset_key
-from penstock.log.offsets import LOCK_TIMEOUT_SECONDS, OffsetFile
+from penstock.log.membership import Membership
+from penstock.log.names import check_name
 from penstock.log.open_topic import OpenTopic
-from penstock.log.reader import Cursor, PartitionReader
+from penstock.log.places import Place, Position, check_one_partition, fetch, resolve
 from penstock.log.records import Record
-from penstock.log.sealed import maintenance
-from penstock.log.topic import TopicFile
 
-Position = int | datetime | Literal["earliest", "latest"]
-"""An offset, a time (with a time zone), or an end of the log."""
+__all__ = ["Position", "RecordBatch", "Subscription", "fetch", "resolve"]
 
-FETCH_BYTES = 1024 * 1024
+BATCH_RECORDS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,52 +37,6 @@ class RecordBatch:
         return len(self.records)
 
 
-class _Place:
-    """Where a subscriber stands in one partition."""
-
-    __slots__ = ("_topic", "busy", "cursor", "damage", "delivered", "number", "offsets", "reader")
-
-    def __init__(self, topic: OpenTopic, number: int, offsets: OffsetFile) -> None:
-        self._topic = topic
-        self.number = number
-        self.reader: PartitionReader = topic.reader(number)
-        self.offsets = offsets
-        self.cursor: Cursor = self.reader.cursor(0)
-        self.delivered = 0
-        self.damage: DamagedFile | None = None
-        """Why it is not known where to go on; a seek says it."""
-        self.busy = False
-        """A thread is reading with this reader and cursor."""
-
-    def move(self, offset: int) -> None:
-        """Go on from another offset; who reads at the old place notices the new cursor."""
-        if self.busy:
-            self.reader = self._topic.reader(self.number)
-            self.busy = False
-        self.cursor = self.reader.cursor(offset)
-        self.delivered = offset
-
-    async def fetch(self) -> list[Record]:
-        """The next records from the disk; none when the place was moved meanwhile."""
-        cursor, start = self.cursor, self.cursor.offset
-        self.busy = True
-        try:
-            records = await asyncio.to_thread(fetch, cursor)
-        except asyncio.CancelledError:
-            # The thread goes on, with what is not this place's reader and cursor any more.
-            delivered = self.delivered
-            self.move(start)
-            self.delivered = delivered
-            raise
-        except BaseException:
-            self.busy = False
-            raise
-        if self.cursor is not cursor:
-            return []
-        self.busy = False
-        return records
-
-
 class Subscription:
     """An async iterator over the records of a topic, in order within each partition.
 
@@ -99,19 +49,26 @@ class Subscription:
     def __init__(self, topic: OpenTopic, name: str, start: Position, changes: Changes) -> None:
         self.topic = topic.name
         self.name = check_name("subscriber", name)
+        check_one_partition(start, topic.state.partitions)
         self._topic = topic
-        self._start = start
         self._changes = changes
-        self._places: list[_Place] = []
+        self._membership = Membership(topic, self.name, start)
         self._turn = 0
+        self._place: Place | None = None
+        """The partition that the records at hand are of."""
+        self._at_hand: Iterator[Record] = iter(())
+        """Read and not delivered yet."""
         self._current: Record | None = None
-        self._claim: AbstractContextManager[None] | None = None
+        self._filling = asyncio.Lock()
         self._opening: asyncio.Future[None] | None = None
         self._releasing: asyncio.Future[None] | None = None
         self._at_work: set[asyncio.Future[None]] = set()
         self._closed = False
-        self.damaged_offsets: list[str] = []
+
+    @property
+    def damaged_offsets(self) -> list[str]:
         """Offset files with a damaged slot: the older slot was used, so records may come again."""
+        return self._membership.damaged_offsets
 
     async def __aenter__(self) -> Self:
         try:
@@ -127,10 +84,10 @@ class Subscription:
     async def open(self) -> None:
         """Claim the name and find the place to start. Iterating does it too."""
         self._check_open()
-        if self._claim is not None:
+        if self._membership.held:
             return
         if self._opening is None:
-            self._opening = self._begin(self._open)
+            self._opening = self._begin(self._membership.open)
         opening = self._opening
         try:
             await asyncio.shield(opening)
@@ -143,37 +100,46 @@ class Subscription:
         """Give the name back. Nothing is committed by closing."""
         await asyncio.shield(self._release_soon())
 
-    async def __aiter__(self) -> AsyncIterator[Record]:
-        await self.open()
-        self._rewind()
-        while True:
-            place, records = await self._next()
-            cursor = place.cursor
-            for record in records:
-                self._current = record
-                yield record
-                if place.cursor is not cursor:
-                    # A seek moved the place while the record was out.
-                    break
-            else:
-                self._current = None
-                place.delivered = records[-1].offset + 1
+    def __aiter__(self) -> Self:
+        return self
 
-    async def batches(self, records_max: int = 10_000) -> AsyncIterator[RecordBatch]:
-        """The records in batches of one partition each; never waits to fill one."""
-        if records_max < 1:
-            raise InvalidOption("records_max is at least 1", option="records_max")
-        await self.open()
-        self._rewind()
+    async def __anext__(self) -> Record:
+        """The next record; waits for it. May be cancelled and called again: nothing is lost."""
         while True:
-            place, records = await self._next()
-            cursor = place.cursor
-            for start in range(0, len(records), records_max):
-                piece = records[start : start + records_max]
-                place.delivered = piece[-1].offset + 1
-                yield RecordBatch(self.topic, place.number, piece, place.delivered)
-                if place.cursor is not cursor:
-                    break
+            for record in self._at_hand:
+                self._current = record
+                return record
+            await self._fill()
+
+    async def next_batch(
+        self, timeout: float | None = None, records_max: int = BATCH_RECORDS_MAX
+    ) -> RecordBatch:
+        """The next records of some partition, at least one; never waits to fill a batch.
+
+        Raises DeadlineExceeded when none came within ``timeout`` seconds; call it again, nothing
+        is lost.
+        """
+        _check_records_max(records_max)
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    if records := list(islice(self._at_hand, records_max)):
+                        return self._batch(records)
+                    await self._fill()
+        except DeadlineExceeded:
+            # A lock further down: its message tells more.
+            raise
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"no record of {self.topic!r} came within {timeout:g} s: ask again when you like, "
+                "nothing is lost",
+                topic=self.topic,
+                seconds=timeout,
+            ) from None
+
+    def batches(self, records_max: int = BATCH_RECORDS_MAX) -> AsyncIterator[RecordBatch]:
+        """The records in batches of one partition each; never waits to fill one."""
+        return _Batches(self, _check_records_max(records_max))
 
     async def commit(self, record: Record | RecordBatch | None = None) -> None:
         """Mark as consumed, durably: up to this record, or all that was delivered.
@@ -181,7 +147,7 @@ class Subscription:
         Offsets only move forward: committing an older record changes nothing.
         """
         await self.open()
-        await asyncio.shield(self._begin(self._commit, self._wanted(record)))
+        await asyncio.shield(self._begin(self._membership.commit, self._wanted(record)))
 
     async def seek(self, to: Position, *, partition: int | None = None) -> None:
         """Go on from another place, and resume there after a restart: the seek is durable.
@@ -189,13 +155,16 @@ class Subscription:
         Without a partition it applies to all of them; an offset needs one, unless there is one.
         """
         await self.open()
-        if isinstance(to, int) and partition is None and len(self._places) > 1:
-            raise InvalidOption("name the partition that the offset is of", option="partition")
-        if partition is not None:
+        places = self._places
+        if partition is None:
+            check_one_partition(to, len(places))
+        else:
             self._topic.keys(partition)
-        places = self._places if partition is None else [self._places[partition]]
-        offsets = await asyncio.to_thread(self._reset, places, to)
+            places = [places[partition]]
+        offsets = await asyncio.to_thread(self._membership.seek, places, to)
         self._settle()
+        if self._place in places:
+            self._at_hand = iter(())
         for place, offset in zip(places, offsets, strict=True):
             place.damage = None
             place.move(offset)
@@ -203,9 +172,15 @@ class Subscription:
         self._changes.wake(self.topic)
 
     async def forget(self) -> None:
-        """Remove the offsets and the registration: retention waits for this name no longer."""
+        """Remove the offsets and the registration: retention waits for this name no longer.
+
+        The subscription is closed by it.
+        """
         self._check_open()
-        await asyncio.shield(self._begin(self._forget))
+        if self._opening is not None:
+            await self.open()
+        await asyncio.shield(self._begin(self._membership.forget))
+        await self.close()
 
     def positions(self) -> dict[int, int]:
         """Partition → offset of the next record that will be delivered."""
@@ -220,7 +195,11 @@ class Subscription:
             max(0, durable[number] - position) for number, position in self.positions().items()
         )
 
-    # Threads: opening, committing and seeking block.
+    # Life
+
+    @property
+    def _places(self) -> list[Place]:
+        return self._membership.places
 
     def _begin(self, job: Callable[..., None], *arguments: object) -> asyncio.Future[None]:
         """Run a job in a thread. Closing waits for it, also when its caller was cancelled."""
@@ -237,6 +216,8 @@ class Subscription:
 
     def _release_soon(self) -> asyncio.Future[None]:
         self._closed = True
+        self._settle()
+        self._at_hand = iter(())
         self._changes.wake(self.topic)
         if self._releasing is None:
             self._releasing = asyncio.ensure_future(self._release())
@@ -245,9 +226,8 @@ class Subscription:
     async def _release(self) -> None:
         if self._at_work:
             await asyncio.wait(self._at_work)
-        claim, self._claim = self._claim, None
-        if claim is not None:
-            await asyncio.to_thread(claim.__exit__, None, None, None)
+        if self._membership.held:
+            await asyncio.to_thread(self._membership.close)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -256,97 +236,7 @@ class Subscription:
     def _check_places(self) -> None:
         for place in self._places:
             if place.damage is not None:
-                raise place.damage
-
-    def _open(self) -> None:
-        claim = self._claim_name()
-        try:
-            self._places = [self._place(number) for number in range(len(self._topic.logs))]
-            self._find_places()
-            # Others may have appended between the opening of the topic and the watch on it.
-            self._topic.refresh()
-        except BaseException:
-            claim.__exit__(None, None, None)
-            raise
-        self._claim = claim
-
-    def _claim_name(self) -> AbstractContextManager[None]:
-        claim = self._topic.around.store.lock(f"groups/{self.name}/{self.topic}.lock", 0)
-        try:
-            claim.__enter__()
-        except DeadlineExceeded:
-            raise SubscriberBusy(
-                f"subscriber {self.name!r} of {self.topic!r} is in use, here or in another "
-                "process: use another name, or close that one",
-                subscriber=self.name,
-                topic=self.topic,
-            ) from None
-        return claim
-
-    def _forget(self) -> None:
-        claim = self._claim_name()
-        try:
-            file = TopicFile(self._topic.around.store, self.topic)
-            if self.name in file.read().subscribers:
-                file.remove_subscriber(self.name)
-            for log in self._topic.logs:
-                key = offset_key(self.name, self.topic, log.keys.partition)
-                self._topic.around.store.delete(key)
-        finally:
-            claim.__exit__(None, None, None)
-
-    def _place(self, number: int) -> _Place:
-        offsets = OffsetFile(self._topic.around.store, self.name, self.topic, number)
-        return _Place(self._topic, number, offsets)
-
-    def _find_places(self) -> None:
-        file = TopicFile(self._topic.around.store, self.topic)
-        if self.name not in file.read().subscribers:
-            self._register(file)
-        for place in self._places:
-            try:
-                place.move(self._resume(place))
-            except DamagedFile as damage:
-                place.damage = damage
-
-    def _register(self, file: TopicFile) -> None:
-        """Choose where to start, and let retention wait for this subscriber from now on."""
-        store = self._topic.around.store
-        with ExitStack() as held:
-            for place in self._places:
-                # Retention holds the same lock: what is chosen here is not about to go.
-                held.enter_context(maintenance(store, place.reader.keys, LOCK_TIMEOUT_SECONDS))
-            starts = {place.number: resolve(place.reader, self._start) for place in self._places}
-            # The offsets first: a registered subscriber without them is damage.
-            self._reset(self._places, self._start)
-            file.add_subscriber(self.name, starts)
-
-    def _resume(self, place: _Place) -> int:
-        committed = place.offsets.read()
-        if committed is None:
-            raise DamagedFile(
-                f"{place.offsets.key} is missing, though {self.name!r} had committed offsets. "
-                "Restore it, or unsubscribe and subscribe again to choose where to start",
-                file=place.offsets.key,
-                reason="missing",
-            )
-        if committed.damaged_slots:
-            self.damaged_offsets.append(place.offsets.key)
-        return committed.offset
-
-    def _reset(self, places: list[_Place], to: Position) -> list[int]:
-        """Set the offsets, durably; the places themselves move on the event loop."""
-        now = self._topic.around.system.clock.time_ms()
-        # A reader of its own: the place's may be in use by an iteration.
-        offsets = [resolve(self._topic.reader(place.number), to) for place in places]
-        for place, offset in zip(places, offsets, strict=True):
-            place.offsets.reset(offset, now)
-        return offsets
-
-    def _commit(self, wanted: dict[int, int]) -> None:
-        now = self._topic.around.system.clock.time_ms()
-        for number, offset in wanted.items():
-            self._places[number].offsets.commit(offset, now)
+                raise place.damage.again()
 
     # Delivering
 
@@ -363,78 +253,65 @@ class Subscription:
             return {record.partition: record.offset + 1}
         return {record.partition: record.next_offset}
 
-    def _delivered(self, place: _Place) -> int:
+    def _delivered(self, place: Place) -> int:
         current = self._current
         if current is not None and current.partition == place.number:
             return current.offset + 1
         return place.delivered
 
-    def _rewind(self) -> None:
-        """Start again behind what was delivered: an iteration may have been left in a batch."""
-        self._check_places()
-        self._settle()
-        for place in self._places:
-            place.move(place.delivered)
-
     def _settle(self) -> None:
         """The record that is out counts as delivered."""
-        for place in self._places:
-            place.delivered = self._delivered(place)
+        if self._place is not None:
+            self._place.delivered = self._delivered(self._place)
         self._current = None
 
-    async def _next(self) -> tuple[_Place, list[Record]]:
+    def _batch(self, records: list[Record]) -> RecordBatch:
+        last = records[-1]
+        self._current = last
+        return RecordBatch(self.topic, last.partition, records, last.offset + 1)
+
+    async def _fill(self) -> None:
+        """Wait for records and keep them at hand. Of several who ask, one looks for all."""
+        await self.open()
+        async with self._filling:
+            if (first := next(self._at_hand, None)) is not None:
+                self._at_hand = chain([first], self._at_hand)
+                return
+            self._check_places()
+            place, records = await self._next()
+            self._check_open()
+            # No await from here on: what is at hand is never lost by a cancellation.
+            self._settle()
+            self._place, self._at_hand = place, iter(records)
+
+    async def _next(self) -> tuple[Place, list[Record]]:
         """The next records of some partition; waits for them. The partitions take turns."""
+        places = self._places
         while True:
             changed = self._changes.ticket(self.topic)
-            for _ in self._places:
-                place = self._places[self._turn]
-                self._turn = (self._turn + 1) % len(self._places)
+            for _ in places:
+                place = places[self._turn]
+                self._turn = (self._turn + 1) % len(places)
                 self._check_open()
                 if place.cursor.offset < self._topic.durable[place.number]:
-                    records = self._cached(place) or await place.fetch()
+                    records = place.cached() or await place.fetch()
                     if records:
                         return place, records
             await self._changes.wait(self.topic, changed)
 
-    def _cached(self, place: _Place) -> list[Record] | None:
-        """From memory, when this process committed the records a moment ago."""
-        number = place.number
-        durable = self._topic.durable[number]
-        cache = self._topic.caches[number]
-        records = cache.read(self.topic, number, place.cursor.offset, durable)
-        if records:
-            place.cursor.seek(records[-1].offset + 1)
-        return records
+
+class _Batches(AsyncIterator[RecordBatch]):
+    """Batch after batch; may be cancelled and taken up again, as the subscription itself."""
+
+    def __init__(self, subscription: Subscription, records_max: int) -> None:
+        self._subscription = subscription
+        self._records_max = records_max
+
+    async def __anext__(self) -> RecordBatch:
+        return await self._subscription.next_batch(records_max=self._records_max)
 
 
-def resolve(reader: PartitionReader, to: Position) -> int:
-    """The offset that a position means in a partition."""
-    if to == "earliest":
-        return reader.earliest()
-    if to == "latest":
-        return reader.head().durable_offset
-    if isinstance(to, datetime):
-        if to.tzinfo is None:
-            raise InvalidOption("the time needs a time zone, for example datetime.now(UTC)")
-        return max(reader.earliest(), reader.offset_at(int(to.timestamp() * 1000)))
-    if isinstance(to, int) and to >= 0:  # type: ignore[redundant-expr]  # callers may not check
-        return to
-    raise InvalidOption(
-        f"{to!r} is not a position: use an offset, a datetime, 'earliest' or 'latest'"
-    )
-
-
-def fetch(cursor: Cursor, bytes_max: int = FETCH_BYTES) -> list[Record]:
-    """The next records from the disk, or none at the durable end."""
-    start = cursor.offset
-    keys = cursor.keys
-    while entries := cursor.fetch(bytes_max):
-        records: list[Record] = []
-        for entry in entries:
-            records += entry.view().records(keys.topic, keys.partition)
-        if records and records[0].offset < start:
-            records = [record for record in records if record.offset >= start]
-        if records:
-            return records
-        # Compaction took the rest of that entry: there may be more behind it.
-    return []
+def _check_records_max(records_max: int) -> int:
+    if records_max < 1:
+        raise InvalidOption("records_max is at least 1", option="records_max")
+    return records_max

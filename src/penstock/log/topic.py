@@ -31,6 +31,7 @@ FORMAT = 1
 PARTITIONS_MAX = 4_096
 LOCK_TIMEOUT_SECONDS = 30.0
 _MEBIBYTE = 1024 * 1024
+SEGMENT_BYTES_MAX = 4096 * _MEBIBYTE
 TOPIC_BYTES_MAX = 16 * _MEBIBYTE
 _UNDECODABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
@@ -49,14 +50,17 @@ class FsyncPolicy(enum.Enum):
 
     ``publish`` returns when the record is written; its acknowledgement says ``durable=False``
     unless that very write was synced. Process crash: nothing acknowledged is lost. Power cut: up
-    to N - 1 records, or those of the last second, whichever is less.
+    to N - 1 records of each partition and each process that writes to it, or those of the last
+    second, whichever is less.
     """
 
     TIMED = "timed"
     """A sync every second (configurable) while there is something to sync.
 
     ``publish`` returns when the record is written; its acknowledgement says ``durable=False``.
-    Process crash: nothing acknowledged is lost. Power cut: the records of the last interval.
+    Process crash: nothing acknowledged is lost. Power cut: the records of the last interval, and
+    of the time that the sync itself takes. If the process dies before its sync, another one that
+    has the topic open does it, after a round or two of its maintenance.
     """
 
 
@@ -100,6 +104,8 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     buffer_bytes_max: int = 64 * _MEBIBYTE
     """Bytes accepted and not yet committed; then ``publish`` waits, ``publish_nowait`` raises."""
     segment_bytes_max: int = 128 * _MEBIBYTE
+    """When a segment is sealed; at most 4 GiB. Compaction, repair and the move to a tier hold a
+    whole segment in memory, and retention removes no less than one: stay well below your memory."""
     codec: Codec = Codec.NONE
     compact_keys: bool = False
     """Keep only the newest record of each key in sealed segments."""
@@ -144,7 +150,7 @@ _RANGES = (
     ("batch_bytes_max", 1, ENTRY_BYTES_MAX // 2),
     ("record_bytes_max", 1, ENTRY_BYTES_MAX // 2),
     ("buffer_bytes_max", 1, 1 << 40),
-    ("segment_bytes_max", 256, 1 << 40),
+    ("segment_bytes_max", 256, SEGMENT_BYTES_MAX),
 )
 
 
@@ -349,7 +355,24 @@ class TopicFile:
             topic=msgspec.Raw(raw),
             previous=None if previous is None else _without_previous(previous),
         )
-        self._store.write(self.key, msgspec.json.encode(document) + b"\n")
+        data = msgspec.json.encode(document) + b"\n"
+        if len(data) > TOPIC_BYTES_MAX and previous and len(raw) < len(bytes(previous.topic)):
+            # What makes it smaller always fits: without the generation before, if need be.
+            document.previous = None
+            data = msgspec.json.encode(document) + b"\n"
+        if len(data) > TOPIC_BYTES_MAX:
+            raise self._too_large(state, len(data))
+        self._store.write(self.key, data)
+
+    def _too_large(self, state: TopicState, size: int) -> InvalidOption:
+        return InvalidOption(
+            f"topic {self._topic!r} with {len(state.subscribers)} subscribers of "
+            f"{state.partitions} partitions needs {size} bytes in {self.key}, at most "
+            f"{TOPIC_BYTES_MAX} are allowed; nothing was changed. Unsubscribe names that are not "
+            "used any more, or make a topic with fewer partitions",
+            topic=self._topic,
+            limit=TOPIC_BYTES_MAX,
+        )
 
     def _damage(self, reason: str) -> DamagedFile:
         return DamagedFile(

@@ -1,0 +1,142 @@
+"""The blocking half of a subscription: the name, the registration, the offsets on disk."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, ExitStack
+
+from penstock.errors import DamagedFile, DeadlineExceeded, SubscriberBusy
+from penstock.log.names import offset_key
+from penstock.log.offsets import LOCK_TIMEOUT_SECONDS, OffsetFile
+from penstock.log.open_topic import OpenTopic
+from penstock.log.places import Place, Position, resolve_start
+from penstock.log.sealed import maintenance
+from penstock.log.topic import TopicFile
+
+
+class Membership:
+    """A subscriber's name in a topic, and where it stands in each partition."""
+
+    def __init__(self, topic: OpenTopic, name: str, start: Position) -> None:
+        self._topic = topic
+        self._name = name
+        self._start = start
+        self._store = topic.around.store
+        self._file = TopicFile(self._store, topic.name)
+        self._claim: AbstractContextManager[None] | None = None
+        self.places: list[Place] = []
+        self.damaged_offsets: list[str] = []
+
+    @property
+    def held(self) -> bool:
+        """Whether the name is claimed here."""
+        return self._claim is not None
+
+    def open(self) -> None:
+        """Claim the name, register it when it is new, and find where to go on."""
+        claim = self._claim_name()
+        try:
+            self.places = [self._place(number) for number in range(len(self._topic.logs))]
+            self._find_places()
+            # Others may have appended between the opening of the topic and the watch on it.
+            self._topic.refresh()
+        except BaseException:
+            claim.__exit__(None, None, None)
+            raise
+        self._claim = claim
+
+    def close(self) -> None:
+        """Give the name back."""
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            claim.__exit__(None, None, None)
+
+    def forget(self) -> None:
+        """Remove the registration and the offsets; nobody else may use the name meanwhile."""
+        with ExitStack() as stack:
+            if not self.held:
+                stack.push(self._claim_name())
+            if self._name in self._file.read().subscribers:
+                self._file.remove_subscriber(self._name)
+            for log in self._topic.logs:
+                self._store.delete(offset_key(self._name, self._topic.name, log.keys.partition))
+
+    def seek(self, places: list[Place], to: Position) -> list[int]:
+        """Set the offsets, durably; the places themselves move on the event loop."""
+        # A reader of its own: the place's may be in use by an iteration.
+        offsets = [resolve_start(self._topic.reader(place.number), to) for place in places]
+        self._reset(places, offsets)
+        return offsets
+
+    def commit(self, wanted: dict[int, int]) -> None:
+        """Move the offsets of these partitions forward, durably."""
+        now = self._topic.around.system.clock.time_ms()
+        for number, offset in wanted.items():
+            self.places[number].offsets.commit(offset, now)
+
+    def _claim_name(self) -> AbstractContextManager[None]:
+        claim = self._store.lock(f"groups/{self._name}/{self._topic.name}.lock", 0)
+        try:
+            claim.__enter__()
+        except DeadlineExceeded:
+            raise SubscriberBusy(
+                f"subscriber {self._name!r} of {self._topic.name!r} is in use, here or in another "
+                "process: use another name, or close that one",
+                subscriber=self._name,
+                topic=self._topic.name,
+            ) from None
+        return claim
+
+    def _place(self, number: int) -> Place:
+        offsets = OffsetFile(self._store, self._name, self._topic.name, number)
+        return Place(self._topic, number, offsets)
+
+    def _find_places(self) -> None:
+        if self._name not in self._file.read().subscribers:
+            self._register()
+        for place in self.places:
+            try:
+                place.move(self._resume(place))
+            except DamagedFile as damage:
+                place.damage = damage
+
+    def _register(self) -> None:
+        """Choose where to start, and let retention wait for this subscriber from now on."""
+        with ExitStack() as stack:
+            for place in self.places:
+                # Retention holds the same lock: what is chosen here is not about to go.
+                lock = maintenance(self._store, place.reader.keys, LOCK_TIMEOUT_SECONDS)
+                if not stack.enter_context(lock):
+                    raise self._too_late(place)
+            offsets = [resolve_start(place.reader, self._start) for place in self.places]
+            # The offsets first: a registered subscriber without them is damage.
+            self._reset(self.places, offsets)
+            self._file.add_subscriber(self._name, dict(enumerate(offsets)))
+
+    def _too_late(self, place: Place) -> DeadlineExceeded:
+        keys = place.reader.keys
+        return DeadlineExceeded(
+            f"subscriber {self._name!r} is not registered: a process was at work on the sealed "
+            f"segments of {keys.topic}/{keys.partition} for {LOCK_TIMEOUT_SECONDS:g} s. Try again "
+            "later; if it stays so, look for a process that is stopped or waits for its tier",
+            topic=keys.topic,
+            partition=keys.partition,
+            seconds=LOCK_TIMEOUT_SECONDS,
+        )
+
+    def _resume(self, place: Place) -> int:
+        committed = place.offsets.read()
+        if committed is None:
+            raise DamagedFile(
+                f"{place.offsets.key} is missing, though {self._name!r} had committed offsets. "
+                "Restore it, or unsubscribe and subscribe again to choose where to start",
+                file=place.offsets.key,
+                reason="missing",
+            )
+        if committed.damaged_slots:
+            self.damaged_offsets.append(place.offsets.key)
+        return committed.offset
+
+    def _reset(self, places: list[Place], offsets: list[int]) -> None:
+        now = self._topic.around.system.clock.time_ms()
+        for place, offset in zip(places, offsets, strict=True):
+            place.offsets.reset(offset, now)

@@ -1,0 +1,171 @@
+"""Places in a partition: what a position means, and reading on from where a reader stands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal
+
+from penstock.errors import DamagedFile, InvalidOption, OffsetOutOfRange
+from penstock.log.frame import Entry
+from penstock.log.offsets import OffsetFile
+from penstock.log.open_topic import OpenTopic
+from penstock.log.reader import Cursor, PartitionReader
+from penstock.log.records import Record
+
+Position = int | datetime | Literal["earliest", "latest"]
+"""An offset, a time (with a time zone), or an end of the log."""
+
+FETCH_BYTES = 1024 * 1024
+FETCHED_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of the records of one fetch after decompression, unless a single entry has more."""
+
+
+def resolve(reader: PartitionReader, to: Position) -> int:
+    """The offset that a position means in a partition; an offset may lie outside of the log."""
+    if to == "earliest":
+        return reader.earliest()
+    if to == "latest":
+        return reader.head().durable_offset
+    if isinstance(to, datetime):
+        if to.tzinfo is None:
+            raise InvalidOption("the time needs a time zone, for example datetime.now(UTC)")
+        return max(reader.earliest(), reader.offset_at(int(to.timestamp() * 1000)))
+    if isinstance(to, int) and to >= 0:  # type: ignore[redundant-expr]  # callers may not check
+        return to
+    raise InvalidOption(
+        f"{to!r} is not a position: use an offset, a datetime, 'earliest' or 'latest'"
+    )
+
+
+def resolve_start(reader: PartitionReader, to: Position) -> int:
+    """The offset to read on from; OffsetOutOfRange when the log does not reach that far.
+
+    The durable end itself is allowed. Whoever stood beyond it would skip what is published next.
+    """
+    offset = resolve(reader, to)
+    if not isinstance(to, int):
+        return offset
+    earliest, end = reader.earliest(), reader.head().durable_offset
+    if earliest <= offset <= end:
+        return offset
+    keys = reader.keys
+    raise OffsetOutOfRange(
+        f"offset {offset} of {keys.topic}/{keys.partition} is "
+        f"{'gone' if offset < earliest else 'not written yet'}: use {earliest} to {end}, "
+        "'earliest' or 'latest'",
+        topic=keys.topic,
+        partition=keys.partition,
+        offset=offset,
+        earliest=earliest,
+        end=end,
+    )
+
+
+def check_one_partition(to: Position, partitions: int) -> None:
+    """An offset means something in one partition only."""
+    if isinstance(to, int) and partitions > 1:
+        raise InvalidOption(
+            f"offset {to} is of one partition, and the topic has {partitions}: name the partition "
+            "in seek(..., partition=...), or use a time, 'earliest' or 'latest'",
+            option="partition",
+        )
+
+
+def fetch(cursor: Cursor, bytes_max: int = FETCH_BYTES) -> list[Record]:
+    """The next records from the disk, or none at the durable end.
+
+    Decompresses no more than about FETCHED_BYTES_MAX: the cursor is put back to what was read
+    and not used. If it raises, the cursor stays where it was.
+    """
+    start = cursor.offset
+    try:
+        while entries := cursor.fetch(bytes_max):
+            used = _portion(entries)
+            if len(used) < len(entries):
+                cursor.seek(entries[len(used)].header.base_offset)
+            records = _records(cursor, used, start)
+            if records:
+                return records
+            # Compaction took the rest of that entry: there may be more behind it.
+    except BaseException:
+        cursor.seek(start)
+        raise
+    return []
+
+
+def _portion(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """The first entries, as many as are not too large once they are decompressed."""
+    size = 0
+    for count, entry in enumerate(entries):
+        size += entry.header.body_length
+        if count and size > FETCHED_BYTES_MAX:
+            return entries[:count]
+    return entries
+
+
+def _records(cursor: Cursor, entries: Sequence[Entry], start: int) -> list[Record]:
+    """The records of the entries from an offset on."""
+    keys = cursor.keys
+    records: list[Record] = []
+    for entry in entries:
+        records += entry.view().records(keys.topic, keys.partition)
+    if records and records[0].offset < start:
+        return [record for record in records if record.offset >= start]
+    return records
+
+
+class Place:
+    """Where a subscriber stands in one partition."""
+
+    __slots__ = ("_topic", "busy", "cursor", "damage", "delivered", "number", "offsets", "reader")
+
+    def __init__(self, topic: OpenTopic, number: int, offsets: OffsetFile) -> None:
+        self._topic = topic
+        self.number = number
+        self.reader: PartitionReader = topic.reader(number)
+        self.offsets = offsets
+        self.cursor: Cursor = self.reader.cursor(0)
+        self.delivered = 0
+        self.damage: DamagedFile | None = None
+        """Why it is not known where to go on; a seek says it."""
+        self.busy = False
+        """A thread is reading with this reader and cursor."""
+
+    def move(self, offset: int) -> None:
+        """Go on from another offset; who reads at the old place notices the new cursor."""
+        if self.busy:
+            self.reader = self._topic.reader(self.number)
+            self.busy = False
+        self.cursor = self.reader.cursor(offset)
+        self.delivered = offset
+
+    async def fetch(self) -> list[Record]:
+        """The next records from the disk; none when the place was moved meanwhile."""
+        cursor, start = self.cursor, self.cursor.offset
+        self.busy = True
+        try:
+            records = await asyncio.to_thread(fetch, cursor)
+        except asyncio.CancelledError:
+            # The thread goes on, with what is not this place's reader and cursor any more.
+            delivered = self.delivered
+            self.move(start)
+            self.delivered = delivered
+            raise
+        except BaseException:
+            self.busy = False
+            raise
+        if self.cursor is not cursor:
+            return []
+        self.busy = False
+        return records
+
+    def cached(self) -> list[Record] | None:
+        """From memory, when this process committed the next records a moment ago."""
+        number, topic = self.number, self._topic
+        cache = topic.caches[number]
+        records = cache.read(topic.name, number, self.cursor.offset, topic.durable[number])
+        if records:
+            self.cursor.seek(records[-1].offset + 1)
+        return records
