@@ -473,3 +473,41 @@ def test_rewriting_with_nothing_left_out_keeps_every_record():
     (source, *_) = log.reader().segments()
     rewrite_segment(KEYS, source, lambda entry: None)
     assert log.stored() == before
+
+
+# -------------------------------------------------------------------------------- subscribers
+
+
+def with_old_tombstone():
+    """A value at 0 and its tombstone at 1, both sealed and old."""
+    log = SmallLog()
+    log.append((b"a", b"0"))
+    log.append((b"a", None))
+    log.roll()
+    log.append((None, b"2"))
+    log.clock.advance(2 * DAY_SECONDS)
+    return log
+
+
+@pytest.mark.parametrize(("consumed", "goes"), [(0, False), (1, False), (2, True)])
+def test_a_tombstone_waits_for_every_subscriber(consumed, goes):
+    log = with_old_tombstone()
+    log.subscribe("quick", 3)
+    log.subscribe("slow", consumed)
+    compact(log)
+    expected = [(2, None, b"2")] if goes else [(1, b"a", None), (2, None, b"2")]
+    assert log.stored() == expected
+
+
+def test_a_tombstone_goes_when_the_last_subscriber_has_consumed_it():
+    log = with_old_tombstone()
+    offsets = log.subscribe("slow", 1)
+    now = log.clock.time_ms()
+    compactor = Compactor(log.store, KEYS)
+    compactor.run(now)
+    assert not compactor.is_due(now), "nothing has changed since"
+    offsets.commit(2, now)
+    assert compactor.is_due(now)
+    compactor.run(now)
+    assert log.stored() == [(2, None, b"2")]
+    assert not compactor.is_due(now)

@@ -5,6 +5,7 @@ import pytest
 from penstock.errors import StoreFailed
 from penstock.log.compaction import Compactor
 from penstock.log.names import SegmentName
+from penstock.log.sealed import maintenance
 from penstock.log.tiering import move_sealed
 from penstock.stores.memory import MemoryStore
 from penstock.testing.disk import SimulatedDisk
@@ -157,3 +158,91 @@ def fails(log):
     except StoreFailed:
         return True
     return False
+
+
+class SlowStore(MemoryStore):
+    """Notes whether the maintenance lock is free while a segment is read to be checked."""
+
+    def __init__(self):
+        super().__init__()
+        self.free = []
+
+    def read(self, key, start=0, length=None):
+        if key.endswith(".log") and length is None:
+            with maintenance(self, KEYS) as held:
+                self.free.append(held)
+        return super().read(key, start, length)
+
+
+def test_the_lock_is_held_for_one_segment_at_a_time():
+    """Somebody who waits for it, such as a new subscriber, gets it between two segments."""
+    log = filled(SlowStore())
+    assert move(log).segments_moved == 4
+    assert log.store.free == [True] * 4
+
+
+class TakenStore(SlowStore):
+    """Somebody else takes the lock between two segments, and keeps it."""
+
+    lock_of_other = None
+
+    def read(self, key, start=0, length=None):
+        if key == log_key(2) and length is None:
+            self.lock_of_other = self.lock(KEYS.maintenance, 0)
+            self.lock_of_other.__enter__()
+        return MemoryStore.read(self, key, start, length)
+
+
+def test_a_round_ends_when_somebody_else_takes_the_lock():
+    log = filled(TakenStore())
+    report = move(log)
+    assert (report.segments_moved, report.busy) == (2, True)
+    log.store.lock_of_other.__exit__(None, None, None)
+    assert len(log.stored()) == 5
+
+
+class RewritingStore(SlowStore):
+    """Compaction of another process replaces a segment between its check and its move."""
+
+    def read(self, key, start=0, length=None):
+        data = MemoryStore.read(self, key, start, length)
+        if key == log_key(0) and length is None:
+            self.write(log_key(0, 1), data)
+            self.delete(key)
+        return data
+
+
+def test_a_segment_that_was_replaced_meanwhile_stays_for_the_next_round():
+    log = filled(RewritingStore())
+    assert move(log).segments_moved == 3
+    assert "00000000000000000000.log" not in file_names(log.tier)
+    assert "00000000000000000000-1.log" in file_names(log.store)
+
+
+def test_a_segment_that_is_too_large_stays_and_is_named(monkeypatch):
+    log = filled()
+    log.append((None, bytes(5000)))
+    log.append_segments(1)
+    monkeypatch.setattr("penstock.log.tiering.SEGMENT_BYTES_MAX", 4000)
+    report = move(log)
+    assert report.segments_moved == 4
+    assert report.too_large == (log_key(4),)
+    assert len(log.stored()) == 7
+
+
+class PieceStore(MemoryStore):
+    """Notes how much is read at once."""
+
+    largest = 0
+
+    def read(self, key, start=0, length=None):
+        data = super().read(key, start, length)
+        self.largest = max(self.largest, len(data))
+        return data
+
+
+def test_what_was_moved_is_compared_piece_by_piece(monkeypatch):
+    monkeypatch.setattr("penstock.log.tiering.PIECE_BYTES", 100)
+    log = filled(tier=PieceStore())
+    assert move(log).segments_moved == 4
+    assert log.tier.largest == 100

@@ -1,7 +1,8 @@
 """Key compaction: only the newest record of each key stays in the sealed segments.
 
 Records without a key stay. A tombstone (a value of None) that is the newest of its key stays for
-a while, so that every subscriber learns of it, and then goes with its key. Offsets never change.
+a while, and until every registered subscriber has consumed it, and then goes with its key. Offsets
+never change.
 
 The newest segments are read first, and the oldest are rewritten first: a crash in between never
 brings an old value back whose tombstone has already gone. Appends and reads go on meanwhile.
@@ -18,8 +19,10 @@ from penstock.log.frame import KIND_RECORDS, Entry
 from penstock.log.head import Head
 from penstock.log.names import PartitionKeys
 from penstock.log.reader import PartitionReader
+from penstock.log.retention import find_needs
 from penstock.log.rewrite import rewrite_segment
 from penstock.log.sealed import (
+    SEGMENT_BYTES_MAX,
     checked_entries,
     maintenance,
     remove_leftovers,
@@ -28,12 +31,12 @@ from penstock.log.sealed import (
     stores_of,
 )
 from penstock.log.segment import SegmentSource
+from penstock.log.topic import TopicFile
 from penstock.stores.base import PersistentBackingStore
 
 KEYS_MAX = 1 << 19
 """Keys that one round keeps in memory, about 100 MiB. The others are left alone this round."""
-SEGMENT_BYTES_MAX = 1 << 30
-"""A segment is rewritten in memory; a larger one is left alone."""
+OFFSET_MAX = (1 << 63) - 1
 TOMBSTONE_AGE_MS = 24 * 60 * 60 * 1000
 KEY_BYTES_MAX = 32
 _DIGEST_BYTES = KEY_BYTES_MAX + 1
@@ -72,26 +75,39 @@ class Compactor:
         self._keys_max = keys_max
         self._done_base = -1
         self._next_due_ms: int | None = None
+        self._awaited: int | None = None
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether a round may find something: a new sealed segment, or a tombstone that is old."""
+        """Whether a round may find something.
+
+        A new sealed segment, or a tombstone that is old, or one that has been consumed by now.
+        """
         base = self._reader.head().segment_base
-        return base != self._done_base or (
-            self._next_due_ms is not None and self._next_due_ms <= now_ms
+        return (
+            base != self._done_base
+            or (self._next_due_ms is not None and self._next_due_ms <= now_ms)
+            or (self._awaited is not None and self._needed() > self._awaited)
         )
+
+    def _needed(self) -> int:
+        """Every subscriber has consumed all below this offset; nobody needs it again."""
+        state = TopicFile(self._store, self._keys.topic).read()
+        lowest = find_needs(self._store, state, self._keys.partition).lowest
+        return OFFSET_MAX if lowest is None else lowest
 
     def run(self, now_ms: int, tombstone_age_ms: int | None = None) -> CompactionReport:
         """One round. Raises on damage: what was rewritten before that is sound.
 
-        A tombstone older than ``tombstone_age_ms`` (24 h when None) goes with its key. A crash at
-        any point loses nothing; what it leaves behind is cleared away by the next round.
+        A tombstone older than ``tombstone_age_ms`` (24 h when None) goes with its key when every
+        subscriber has consumed it. A new subscriber registers under the same lock, so none is
+        overlooked. A crash at any point loses nothing; the next round clears away what it leaves.
         """
         with maintenance(self._store, self._keys) as held:
             if not held or not secure_head(self._store, self._keys):
                 return CompactionReport(busy=True)
             remove_leftovers(self._keys, stores_of(self._store, self._tier))
             age = TOMBSTONE_AGE_MS if tombstone_age_ms is None else tombstone_age_ms
-            return self._run(_Round(self._keys_max, now_ms - age), age)
+            return self._run(_Round(self._keys_max, now_ms - age, self._needed()), age)
 
     def _run(self, work: _Round, age_ms: int) -> CompactionReport:
         head = self._reader.head()
@@ -103,6 +119,7 @@ class Compactor:
         rewritten = [self._compact(source, work) for source in sealed]
         self._done_base = head.segment_base
         self._next_due_ms = work.next_due_ms(age_ms)
+        self._awaited = work.awaited
         return CompactionReport(
             segments_checked=len(sealed),
             segments_rewritten=sum(records > 0 for records, _ in rewritten),
@@ -134,11 +151,14 @@ class Compactor:
 class _Round:
     """The newest offset of each key, and what follows from it."""
 
-    def __init__(self, keys_max: int, tombstones_before_ms: int) -> None:
+    def __init__(self, keys_max: int, tombstones_before_ms: int, needed: int) -> None:
         self._newest: dict[bytes, int] = {}
         self._keys_max = keys_max
         self._before_ms: int | None = tombstones_before_ms
+        self._needed = needed
         self._oldest_kept_ms: int | None = None
+        self.awaited: int | None = None
+        """The first tombstone that is old enough to go, but not consumed by all."""
 
     @property
     def keys(self) -> int:
@@ -187,7 +207,10 @@ class _Round:
         if offset < newest:
             return True
         if self._before_ms is not None and entry.timestamp < self._before_ms:
-            return True
+            if offset < self._needed:
+                return True
+            self.awaited = offset if self.awaited is None else min(self.awaited, offset)
+            return False
         kept = self._oldest_kept_ms
         self._oldest_kept_ms = entry.timestamp if kept is None else min(kept, entry.timestamp)
         return False

@@ -17,6 +17,9 @@ from penstock.log.segment import SegmentSource
 from penstock.stores.base import PersistentBackingStore
 
 LOCK_TIMEOUT_SECONDS = 30.0
+SEGMENT_BYTES_MAX = 5 << 30
+"""Rewriting and moving hold a segment in memory; a larger one is left alone. It is more than a
+topic may ask for (``segment_bytes_max``), as a segment ends with the commit that fills it."""
 
 Stores = Sequence[PersistentBackingStore]
 
@@ -149,7 +152,7 @@ def remove_leftovers(keys: PartitionKeys, stores: Stores) -> int:
     found = leftovers(keys, stores)
     for store, key in found:
         store.delete(key)
-    return len(found)
+    return len(found) + sum(store.remove_temporaries(f"{keys.folder}/") for store in stores)
 
 
 def _keys_of(keys: PartitionKeys, store: PersistentBackingStore) -> list[str]:
