@@ -4,22 +4,25 @@ import threading
 
 import pytest
 
-from penstock.errors import KeyNotFound, UnknownTopic
+from penstock.errors import InvalidOption, KeyNotFound, UnknownPartition, UnknownTopic
 from penstock.log.compaction import Compactor
 from penstock.log.frame import seal
 from penstock.log.head import HeadFile
 from penstock.log.index import INDEX_SPACING_BYTES
 from penstock.log.names import SegmentName, offset_key, topic_key
 from penstock.log.offsets import OffsetFile
+from penstock.log.repair import repair
 from penstock.log.retention import apply_retention, find_needs, plan_retention
 from penstock.log.segment import SegmentEnd
 from penstock.log.tiering import move_sealed
 from penstock.log.topic import Retention, TopicFile
 from penstock.log.verify import scrub, verify
+from penstock.stores import open_store
 from penstock.stores.directory import DirectoryStore
 from penstock.stores.memory import MemoryStore
 from penstock.testing.clock import VirtualClock
 from penstock.testing.disk import SimulatedDisk
+from penstock.testing.worker import simulated_system
 from tests.log.small_log import KEYS, TOPIC, SmallLog, crash_states, flips, log_key, on_disk
 
 OFFSETS = offset_key("billing", TOPIC, 0)
@@ -365,18 +368,19 @@ def test_every_state_a_power_cut_leaves_is_sound():
 
 def test_scrub_checks_sealed_segments_only():
     log = filled()
-    assert scrub(log.store, KEYS).segments == 2
+    assert scrub(log.store, TOPIC).segments == 2
     data = bytearray(log.store.read(log_key(6)))
     data[200] ^= 2
     log.store.write(log_key(6), data)
-    assert kinds(scrub(log.store, KEYS)) == ["entry"]
+    assert kinds(scrub(log.store, TOPIC, 0)) == ["entry"]
 
 
 def test_scrub_keeps_to_its_pace():
     log = SmallLog()
     log.append_segments(20, bytes(10_000))
     clock = VirtualClock()
-    report = scrub(log.store, KEYS, clock=clock, bytes_per_second=1_000)
+    system = simulated_system(clock=clock)
+    report = scrub(log.store, TOPIC, system=system, bytes_per_second=1_000)
     assert report.clean
     assert abs(clock.monotonic() - report.bytes / 1_000) < 15
 
@@ -384,4 +388,36 @@ def test_scrub_keeps_to_its_pace():
 def test_scrub_can_be_stopped():
     log = SmallLog()
     log.append_segments(20)
-    assert scrub(log.store, KEYS, stop=lambda: True).segments == 1
+    assert scrub(log.store, TOPIC, stop=lambda: True).segments == 1
+
+
+def test_scrub_names_what_is_not_there():
+    log = SmallLog()
+    with pytest.raises(UnknownTopic):
+        scrub(log.store, "other")
+    with pytest.raises(UnknownPartition, match="no partition 3"):
+        scrub(log.store, TOPIC, 3)
+
+
+# ----------------------------------------------------------------------------------------- where
+
+
+@pytest.mark.parametrize("url", ["{}", "file:{}", "file://{}", "sqlite:{}", "sqlite://{}"])
+def test_the_log_may_be_named_by_a_url(tmp_path, url):
+    where = url.format(tmp_path / "log")
+    with pytest.raises(KeyNotFound, match="there is no log at"):
+        verify(where)
+    assert not list(tmp_path.iterdir()), "looking for a log makes none"
+    with open_store(where) as store, open_store(f"{where}-tier") as tier:
+        log = SmallLog(store, tier)
+        log.append_segments(3)
+        move_sealed(store, KEYS, tier)
+    tier_url = f"{where}-tier"
+    assert verify(where, tier=tier_url).segments == 3
+    assert scrub(where, TOPIC, tier=tier_url).segments == 2
+    assert repair(where, TOPIC, tier=tier_url).remaining == []
+
+
+def test_an_unknown_url_is_refused():
+    with pytest.raises(InvalidOption, match="no store for"):
+        verify("gopher://somewhere")

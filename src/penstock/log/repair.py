@@ -33,7 +33,7 @@ from penstock.log.repair_partition import (
 from penstock.log.sealed import LOCK_TIMEOUT_SECONDS, leftovers, stores_of
 from penstock.log.segment import SegmentSource
 from penstock.log.topic import Epoch, Retention, TopicConfig, TopicFile, TopicState
-from penstock.log.verify import Where, opened, partitions_of, topics_of, verify
+from penstock.log.verify import Where, opened, opened_tier, partitions_of, topics_of, verify
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import System
 
@@ -64,7 +64,7 @@ def repair(
     where: Where,
     topic: str,
     *,
-    tier: PersistentBackingStore | None = None,
+    tier: Where | None = None,
     system: System | None = None,
     dry_run: bool = False,
     config: TopicConfig | None = None,
@@ -78,15 +78,15 @@ def repair(
     """
     report = RepairReport(check_name("topic", topic), dry_run)
     machine = system or System()
-    with opened(where, system) as store:
+    with opened(where, system) as store, opened_tier(tier, system) as beyond:
         if topic not in topics_of(store):
             raise UnknownTopic(f"there is no topic {topic!r} to repair", topic=topic)
-        work = _Repair(store, tier, machine, report)
+        work = _Repair(store, beyond, machine, report)
         state = work.mend_topic(config)
         for partition in partitions_of(store, topic, state):
             work.mend_partition(PartitionKeys(topic, partition), state)
         if not dry_run:
-            report.remaining = verify(store, topic, tier=tier).problems
+            report.remaining = verify(store, topic, tier=beyond).problems
     return report
 
 

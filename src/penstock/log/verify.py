@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from penstock.errors import DamageError, KeyNotFound, UnknownTopic
+from penstock.errors import DamageError, KeyNotFound, UnknownPartition, UnknownTopic
 from penstock.log.head import HeadFile
 from penstock.log.inspection import Problem, VerifyReport
 from penstock.log.names import PartitionKeys
 from penstock.log.partition_check import PartitionCheck
 from penstock.log.topic import TopicFile, TopicState, list_topics
+from penstock.stores import open_store
 from penstock.stores.base import PersistentBackingStore
-from penstock.stores.directory import DirectoryStore
-from penstock.system import Clock, OsClock, System
+from penstock.system import Clock, System
 
 Where = PersistentBackingStore | str | os.PathLike[str]
+"""A path, a URL or a store, as the queue takes them."""
 PAUSE_SECONDS_MIN = 0.02
 TRIES_MAX = 5
 
@@ -30,56 +31,99 @@ def verify(
     where: Where,
     topic: str | None = None,
     *,
-    tier: PersistentBackingStore | None = None,
+    tier: Where | None = None,
     system: System | None = None,
 ) -> VerifyReport:
     """Check every file of a log, or of one topic of it. Reads everything, changes nothing."""
     report = VerifyReport()
-    with opened(where, system) as store:
-        known = topics_of(store)
-        if topic is not None and topic not in known:
-            raise UnknownTopic(f"there is no topic {topic!r} to verify", topic=topic)
-        for name in known if topic is None else [topic]:
-            _verify_topic(store, tier, name, report)
+    with opened(where, system) as store, opened_tier(tier, system) as beyond:
+        for name in topics_of(store) if topic is None else [_known(store, topic)]:
+            _verify_topic(store, beyond, name, report)
     return report
 
 
 def scrub(
-    store: PersistentBackingStore,
-    keys: PartitionKeys,
-    tier: PersistentBackingStore | None = None,
+    where: Where,
+    topic: str,
+    partition: int | None = None,
     *,
-    clock: Clock | None = None,
+    tier: Where | None = None,
+    system: System | None = None,
     bytes_per_second: float | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> VerifyReport:
-    """Check the sealed segments of a partition, in the background if need be.
+    """Check the sealed segments of a topic, or of one partition of it, at a gentle pace.
 
-    Disks lose bits in silence: what nobody reads is checked by nobody else. It reads at most
-    ``bytes_per_second`` by the clock, and returns early, between two segments, when ``stop`` says
-    so.
+    Disks lose bits in silence: what nobody reads is checked by nobody else. It blocks, so run it
+    in a thread of its own. It reads at most ``bytes_per_second``, and returns early, between two
+    segments, when ``stop`` says so.
     """
-    report = VerifyReport(topics=[keys.topic], partitions=1)
-    pace = Pace(clock or OsClock(), bytes_per_second)
-    check = PartitionCheck(store, keys, tier, report, pace.spend)
-    for _ in check.inspect_sealed(HeadFile(store, keys.head).read()):
-        if stop is not None and stop():
-            break
+    report = VerifyReport(topics=[topic])
+    pace = Pace((system or System()).clock, bytes_per_second)
+    with opened(where, system) as store, opened_tier(tier, system) as beyond:
+        for number in _chosen(store, _known(store, topic), partition):
+            report.partitions += 1
+            keys = PartitionKeys(topic, number)
+            check = PartitionCheck(store, keys, beyond, report, pace.spend)
+            for _ in check.inspect_sealed(HeadFile(store, keys.head).read()):
+                if stop is not None and stop():
+                    return report
     return report
+
+
+def _known(store: PersistentBackingStore, topic: str) -> str:
+    if topic not in topics_of(store):
+        raise UnknownTopic(f"there is no topic {topic!r} to check", topic=topic)
+    return topic
+
+
+def _chosen(store: PersistentBackingStore, topic: str, partition: int | None) -> Sequence[int]:
+    numbers = partitions_of(store, topic, None)
+    if partition is None:
+        return numbers
+    if partition not in numbers:
+        message = f"topic {topic!r} has no partition {partition}: it has {list(numbers)}"
+        raise UnknownPartition(message, topic=topic, partition=partition)
+    return [partition]
 
 
 @contextmanager
 def opened(where: Where, system: System | None = None) -> Iterator[PersistentBackingStore]:
-    """The store itself, or one on this directory for the time being; the directory must exist."""
+    """The store itself, or the one that the path or URL names, for the time being.
+
+    A directory or file must be there: looking for a log never makes one.
+    """
     if isinstance(where, PersistentBackingStore):
         yield where
         return
-    system = system or System()
-    path = os.path.abspath(os.fspath(where))
-    if not system.files.exists(path):
-        raise KeyNotFound(f"there is no log at {path}", key=path)
-    with DirectoryStore(path, system=system) as store:
+    path = _local_path(where)
+    if path is None:
+        store = open_store(where)
+    else:
+        system = system or System()
+        if path and not system.files.exists(os.path.abspath(path)):
+            raise KeyNotFound(f"there is no log at {os.path.abspath(path)}", key=path)
+        store = open_store(where, system=system)
+    with store:
         yield store
+
+
+def opened_tier(
+    tier: Where | None, system: System | None = None
+) -> AbstractContextManager[PersistentBackingStore | None]:
+    """As :func:`opened`; none when there is no tier."""
+    return nullcontext() if tier is None else opened(tier, system)
+
+
+def _local_path(where: str | os.PathLike[str]) -> str | None:
+    """The path that is meant, if it is one on this machine; open_store checks the URL."""
+    text = os.fspath(where)
+    scheme, colon, rest = text.partition(":")
+    if not colon or "/" in scheme or not isinstance(where, str):
+        return text
+    if scheme not in {"file", "sqlite"}:
+        return None
+    return rest.removeprefix("//") if rest.startswith("///") else rest
 
 
 def topics_of(store: PersistentBackingStore) -> list[str]:
