@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from penstock import FsyncPolicy, TopicConfig, WalMessageQueue
-from penstock.errors import PenstockError, UnknownTopic
+from penstock.errors import OffsetOutOfRange, PenstockError, UnknownTopic
 from penstock.log.routing import fnv1a
 from penstock.testing.clock import VirtualClock
 from penstock.testing.queue_fixtures import everything, records_of
@@ -306,8 +306,12 @@ class QueueMachine(RuleBasedStateMachine):
         topic, subscription, model = self.subscriber(data)
         self.note_durable(topic)
         number = data.draw(st.integers(0, len(self.model[topic].partitions) - 1))
-        self.run(subscription.seek(to, partition=number))
         durable = self.model[topic].partitions[number].durable
+        if isinstance(to, int) and to > durable:
+            with pytest.raises(OffsetOutOfRange):
+                self.run(subscription.seek(to, partition=number))
+            return
+        self.run(subscription.seek(to, partition=number))
         offset = {"earliest": 0, "latest": durable}.get(to, to)
         model.position[number] = model.committed[number] = offset
         assert subscription.positions() == model.position

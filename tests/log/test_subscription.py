@@ -46,17 +46,19 @@ async def test_each_subscriber_and_partition_has_its_offset_file():
     ]
 
 
-async def test_a_damaged_slot_is_reported_and_nothing_is_skipped():
+@pytest.mark.parametrize("slot", [0, 1])
+async def test_a_damaged_slot_is_reported_and_nothing_is_skipped(slot):
+    """The newest commit is lost, or only the one before; never more, and never without a word."""
     system = simulated_system()
     await committed(system, 3, 3, 3)
-    # Generations 1 to 4: the start and three commits; 4 stands in slot 0.
-    system.files.flip_bit(OFFSETS, 8 * 20)
+    system.files.flip_bit(OFFSETS, 8 * (SLOT_BYTES * slot + 20))
     async with make(system) as queue:
         await queue.create_topic("orders")
         async with queue.subscribe("orders", "billing") as subscription:
             assert subscription.damaged_offsets == ["groups/billing/orders-0.offset"]
-            assert subscription.positions() == {0: 6}
-            assert await values_of(subscription, 2) == numbered(2, 6)
+            position = subscription.positions()[0]
+            assert position in {6, 9}
+            assert await values_of(subscription, 2) == numbered(2, position)
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing", "empty"])

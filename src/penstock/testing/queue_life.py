@@ -142,10 +142,10 @@ class LifeConformance(QueueFixtures):
         acknowledged = [await queue.publish("orders", b"%d" % n) for n in range(20)]
         try:
             await queue.close()
+            for thread in threads:
+                await asyncio.to_thread(thread.join, WAIT_SECONDS)
         finally:
             stop.set()
-            for thread in threads:
-                await asyncio.to_thread(thread.join)
         assert refused == 3
         assert all(receipt.done for _, receipt in accepted)
         async with make_queue() as queue:

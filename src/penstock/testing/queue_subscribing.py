@@ -12,6 +12,7 @@ from penstock.errors import (
     Closed,
     DeadlineExceeded,
     InvalidOption,
+    OffsetOutOfRange,
     SubscriberBusy,
     UnknownPartition,
     UnknownTopic,
@@ -100,9 +101,10 @@ class SubscribingConformance(QueueFixtures):
                 (batch,) = await take(subscription.batches(4), 1)
                 assert isinstance(batch, RecordBatch)
                 await subscription.commit(batch)
-                done = subscription.positions()
             async with queue.subscribe("orders", "billing") as subscription:
-                assert subscription.positions() != done
+                expected = {records[1].partition: records[1].offset + 1}
+                expected[batch.partition] = batch.next_offset
+                assert subscription.positions() == {0: 0, 1: 0, **expected}
                 await take(subscription, 5)
                 await subscription.commit()
                 done = subscription.positions()
@@ -229,7 +231,7 @@ class SubscribingConformance(QueueFixtures):
 
     # Where to start
 
-    @pytest.mark.parametrize("start", ["earliest", "latest", 3, 10])
+    @pytest.mark.parametrize("start", ["earliest", "latest", 0, 3, 5])
     async def test_a_new_subscriber_starts_where_it_says(
         self, make_queue: MakeQueue, start: str | int
     ) -> None:
@@ -246,6 +248,20 @@ class SubscribingConformance(QueueFixtures):
             await queue.create_topic("orders")
             async with queue.subscribe("orders", "billing", start=1) as subscription:
                 assert subscription.positions() == {0: first}
+
+    async def test_an_offset_must_be_there(self, make_queue: MakeQueue) -> None:
+        """Whoever stood beyond the end would skip what is published next."""
+        async with make_queue() as queue:
+            await queue.publish_many("orders", numbered(5))
+            with pytest.raises(OffsetOutOfRange, match="0 to 5"):
+                await queue.subscribe("orders", "billing", start=6).open()
+            async with queue.subscribe("orders", "billing", start=3) as subscription:
+                with pytest.raises(OffsetOutOfRange):
+                    await subscription.seek(6)
+                assert await values_of(subscription, 2) == numbered(2, 3)
+            await queue.create_topic("wide", TWO)
+            with pytest.raises(InvalidOption, match="partition"):
+                queue.subscribe("wide", "billing", start=0)
 
     async def test_a_subscriber_starts_and_seeks_by_time(self, make_queue: MakeQueue) -> None:
         held = inline()
@@ -397,8 +413,8 @@ class SubscribingConformance(QueueFixtures):
             assert not [
                 key for key in queue.store.list("groups/billing/") if key.endswith(".offset")
             ]
-            async with queue.subscribe("orders", "billing", start=2) as subscription:
-                assert subscription.positions() == {0: 2, 1: 2}
+            async with queue.subscribe("orders", "billing") as subscription:
+                assert subscription.positions() == {0: 0, 1: 0}
 
     async def test_unsubscribing_a_stranger_does_nothing(self, make_queue: MakeQueue) -> None:
         async with make_queue() as queue:
