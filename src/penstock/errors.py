@@ -84,7 +84,7 @@ class RecordTooLarge(UsageError, ValueError):
 
 
 class OffsetOutOfRange(UsageError, LookupError):
-    """The offset was removed by retention, or is not written yet."""
+    """The offset was removed by retention, or is not written yet; the message has the range."""
 
 
 class SubscriberBusy(UsageError):
@@ -108,19 +108,19 @@ class MissingExtra(UsageError, ImportError):
 
 
 class BusyError(PenstockError):
-    """Nobody's fault: try again later. Nothing was written."""
+    """Nobody's fault: try again later. Nothing was written, unless it is DeadlineExceeded."""
 
 
 class BufferFull(BusyError):
-    """The bound of a buffer is reached and the call was told not to wait."""
+    """The bound of a buffer is reached and the call was told not to wait. Nothing was written."""
 
 
 class RetentionFull(BusyError):
-    """The topic is at its size and rejects records until some are consumed."""
+    """The topic is at its size and rejects records until some are consumed. Nothing was written."""
 
 
 class DeadlineExceeded(BusyError, TimeoutError):
-    """The wait was longer than its deadline. What was waited for may still happen."""
+    """The wait was longer than its deadline. The outcome is unknown: it may still happen."""
 
 
 class StorageError(PenstockError):
