@@ -12,9 +12,10 @@ from contextlib import suppress
 import pytest
 
 from penstock.errors import PenstockError, Poisoned, StorageError, StoreFailed
+from penstock.log.appending import Writing
 from penstock.log.frame import KIND_END
 from penstock.log.head import HeadFile
-from penstock.log.partition import PartitionLog, _Writing
+from penstock.log.partition import PartitionLog
 from penstock.log.recovery import TailScanner
 from penstock.stores.directory import DirectoryStore
 from penstock.testing.disk import SimulatedDisk
@@ -392,7 +393,7 @@ def ghosts_of_a_dead_writer() -> None:
     dead = [(None, b"dead one"), (None, b"dead two")]
     world.models[0].in_flight = dead
     head = HeadFile(one.store, KEYS.head).read()
-    writing = _Writing(head, head.timestamp)
+    writing = Writing(head, head.timestamp)
     for row in dead:
         writing.add(draft_of([row]))
     one.store.write_at(one.logs[0]._segment_key(head), head.position, writing.buffers)

@@ -11,18 +11,20 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from penstock.errors import (
+    BusyError,
     DamagedEntry,
     DamagedFile,
     KeyNotFound,
     PenstockError,
     Poisoned,
-    RecordTooLarge,
     StorageError,
 )
-from penstock.log.frame import ENTRY_BYTES_MAX, FRAME_BYTES, RECORDS_MAX, Draft, seal
+from penstock.log.appending import Writing, check_sizes
+from penstock.log.frame import Draft
 from penstock.log.head import Head, HeadFile
 from penstock.log.index import ROW_BYTES, Index, IndexBuilder, IndexRow
 from penstock.log.names import PartitionKeys, SegmentName
+from penstock.log.reader import look_again
 from penstock.log.recovery import RecoveryReport, TailEnd, TailScanner, after_end
 from penstock.log.segment import (
     CHUNK_BYTES,
@@ -73,6 +75,7 @@ class PartitionLog:
         self._poison: BaseException | None = None
         self._attached = False
         self._head_durable = False
+        self._writing = False
         self._head = Head()
         self._log_id = b""
         self._index = IndexBuilder()
@@ -98,7 +101,7 @@ class PartitionLog:
         Raises ``DamagedEntry`` or ``DamagedFile`` when something durable does not read back; the
         files are then left as they are. A crash in the middle is repaired by the next attach.
         """
-        self._check()
+        self.check()
         with self._store.lock(self.keys.head, self._lock_timeout):
             return self._attach()
 
@@ -108,8 +111,8 @@ class PartitionLog:
         Without it they survive a crash of the process, not of the machine. If it raises, nothing
         was acknowledged; a part may be found after a restart.
         """
-        self._check()
-        _check_sizes(drafts)
+        self.check()
+        check_sizes(drafts)
         with self._store.lock(self.keys.head, self._lock_timeout):
             if not self._attached:
                 self._attach()
@@ -118,7 +121,7 @@ class PartitionLog:
 
     def sync(self) -> Head:
         """Make all that any process has appended so far durable."""
-        self._check()
+        self.check()
         with self._store.lock(self.keys.head, self._lock_timeout):
             if not self._attached:
                 self._attach()
@@ -134,7 +137,8 @@ class PartitionLog:
 
     # Failure
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise Poisoned, a new one each time, when nothing can be appended any more."""
         if self._poison is not None:
             raise Poisoned(
                 f"partition {self.keys.partition} of {self.keys.topic} takes no more records "
@@ -145,13 +149,19 @@ class PartitionLog:
 
     @contextmanager
     def _poisoning(self) -> Iterator[None]:
-        """Whatever goes wrong between the first written byte and the head poisons."""
+        """Whatever goes wrong between the first written byte and the head poisons.
+
+        Before that byte a store may be busy: all that was done until then can be done again.
+        """
+        self._writing = False
         try:
             yield
         except BaseException as cause:
+            if isinstance(cause, BusyError) and not self._writing:
+                raise
             self._poison = cause
             self._attached = False
-            if isinstance(cause, StorageError | OSError):
+            if isinstance(cause, StorageError | OSError) and not isinstance(cause, Poisoned):
                 self._tell_others()
             raise
 
@@ -170,10 +180,10 @@ class PartitionLog:
 
     def _attach(self) -> RecoveryReport:
         head, damaged = self._head_file.look()
-        segments = list_segments(self.keys, self._store, self._tier)
-        end = TailScanner(self.keys, segments, head).find_end()
-        self._log_id = end.log_id or _read_log_id(self.keys, segments, end.head) or b""
+        end, log_id = look_again(lambda: self._find_end(head))
         with self._poisoning():
+            self._check_doubt(head or Head(), end.head)
+            self._log_id = log_id
             bytes_cut = _cut(end)
             self._write_again(end)
             self._head = self._settle(head, end.head, damaged=damaged)
@@ -186,9 +196,35 @@ class PartitionLog:
             next_offset=self._head.next_offset,
             bytes_checked=end.checked,
             bytes_cut=bytes_cut,
-            head_lost=head is None and bool(segments),
+            head_lost=head is None and bool(log_id or end.torn),
             head_damaged=damaged,
         )
+
+    def _find_end(self, head: Head | None) -> tuple[TailEnd, bytes]:
+        """Where the log ends, and its identity."""
+        segments = self._list()
+        end = TailScanner(self.keys, segments, head).find_end()
+        return end, end.log_id or _read_log_id(self.keys, segments, end.head) or b""
+
+    def _list(self) -> list[SegmentSource]:
+        return list_segments(self.keys, self._store, self._tier)
+
+    def _check_doubt(self, present: Head, found: Head) -> None:
+        """Poison when records that this object acknowledged, and did not sync, may be lost.
+
+        Somebody's sync failed since, or the log is shorter than it was: whoever attached next may
+        have cut them and given their offsets to others. The callers must hear of it.
+        """
+        last = self._head
+        lost = found.next_offset < last.next_offset
+        if lost or (last.durable_offset < last.next_offset and present.failures != last.failures):
+            raise Poisoned(
+                f"a sync of partition {self.keys.partition} of {self.keys.topic} failed in another "
+                f"process: the records from offset {last.durable_offset} to before "
+                f"{last.next_offset}, which were acknowledged and not durable, may be lost",
+                topic=self.keys.topic,
+                partition=self.keys.partition,
+            )
 
     def _settle(self, before: Head | None, found: Head, *, damaged: bool) -> Head:
         """Write the head that says that everything up to the found end is durable."""
@@ -196,7 +232,8 @@ class PartitionLog:
         settled = found.synced()._replace(
             # Of an entry that was lost, but no entry before it is younger: time never goes back.
             timestamp=max(found.timestamp, before.timestamp),
-            failures=before.failures,
+            # Whoever lost them may have failed to tell; nobody may go on as if they were there.
+            failures=before.failures + (found.next_offset < before.next_offset),
             generation=before.generation,
         )
         self._head_durable = False
@@ -238,12 +275,12 @@ class PartitionLog:
         head = self._secure(self._take_over())
         if head.position >= self.segment_bytes_max and head.next_offset > head.segment_base:
             head = self._roll(head)
-        writing = _Writing(head, max(head.timestamp, self._system.clock.time_ms()))
+        writing = Writing(head, max(head.timestamp, self._system.clock.time_ms()))
         if head.position == 0:
             writing.add(self._start_entry(head))
         base_offsets = [writing.add(entry, self._index) for entry in drafts]
         key = self._segment_key(head)
-        self._store.write_at(key, head.position, writing.buffers)
+        self._write(key, head.position, writing.buffers)
         moved = writing.head
         if sync:
             self._store.sync(key)
@@ -251,6 +288,22 @@ class PartitionLog:
         self._head = self._head_file.write(moved)
         self._write_index(head, writing.rows)
         return Appended(base_offsets, writing.timestamp, self._head)
+
+    def _write(self, key: str, position: int, buffers: Sequence[Buffer]) -> None:
+        """Write behind the head; from here on every failure poisons."""
+        with self._unless_busy():
+            self._store.write_at(key, position, buffers)
+        self._writing = True
+
+    @contextmanager
+    def _unless_busy(self) -> Iterator[None]:
+        """Around a change that can be made again when it is known not to have happened."""
+        try:
+            yield
+        except BusyError as cause:
+            # A busy file (SQLite) was not written. A server that did not answer may still write.
+            self._writing = self._writing or "file" not in cause.fields
+            raise
 
     def _take_over(self) -> Head:
         """The present head; bytes that a dead writer left behind it are cut off."""
@@ -297,9 +350,9 @@ class PartitionLog:
             first_timestamp=source.first_entry().timestamp,
             last_timestamp=head.timestamp,
         )
-        writing = _Writing(head, head.timestamp)
+        writing = Writing(head, head.timestamp)
         writing.add(end.draft())
-        self._store.write_at(key, head.position, writing.buffers)
+        self._write(key, head.position, writing.buffers)
         self._store.sync(key)
         # Durable so that a stale head never points at a segment that retention removed.
         rolled = self._head_file.write_durably(after_end(writing.head, writing.head.checksum))
@@ -310,8 +363,9 @@ class PartitionLog:
     def _sync(self) -> Head:
         head = self._take_over()
         if head.durable_offset < head.next_offset:
-            self._store.sync(self._segment_key(head))
-            self._head = self._head_file.write(head.synced())
+            with self._unless_busy():
+                self._store.sync(self._segment_key(head))
+                self._head = self._head_file.write(head.synced())
         return self._head
 
     def _write_index(self, head: Head, rows: Sequence[IndexRow]) -> None:
@@ -319,15 +373,15 @@ class PartitionLog:
         if not rows:
             return
         key = self.keys.index(SegmentName(head.segment_base))
-        with suppress(StorageError):
+        with suppress(StorageError, BusyError):
             size = self._size(key)
             self._store.write_at(key, size - size % ROW_BYTES, [row.pack() for row in rows])
 
     def _start_entry(self, head: Head) -> Draft:
         if not self._log_id:
             # The log was empty when this object looked; another process may have begun it since.
-            segments = list_segments(self.keys, self._store, self._tier)
-            self._log_id = _read_log_id(self.keys, segments, head) or self._new_log_id()
+            found = look_again(lambda: _read_log_id(self.keys, self._list(), head))
+            self._log_id = found or self._new_log_id()
         return SegmentStart(self._log_id, self.keys.partition, 0, self.keys.topic).draft()
 
     def _segment_key(self, head: Head) -> str:
@@ -335,35 +389,6 @@ class PartitionLog:
 
     def _new_log_id(self) -> bytes:
         return self._system.random.getrandbits(128).to_bytes(16, "little")
-
-
-class _Writing:
-    """Entries being sealed one after the other behind a head."""
-
-    def __init__(self, head: Head, timestamp: int) -> None:
-        self.head = head
-        self.timestamp = timestamp
-        self.buffers: list[Buffer] = []
-        self.rows: list[IndexRow] = []
-
-    def add(self, entry: Draft, index: IndexBuilder | None = None) -> int:
-        """Seal one more entry; returns its first offset."""
-        head = self.head
-        offset = head.next_offset
-        row = index.offer(offset, self.timestamp, head.position) if index else None
-        if row is not None:
-            self.rows.append(row)
-        buffers, size, checksum = seal(
-            entry, offset, head.durable_offset, head.checksum, self.timestamp
-        )
-        self.buffers += buffers
-        self.head = head._replace(
-            position=head.position + size,
-            next_offset=offset + entry.offset_span,
-            timestamp=self.timestamp,
-            checksum=checksum,
-        )
-        return offset
 
 
 def _cut(end: TailEnd) -> int:
@@ -397,16 +422,3 @@ def _read_log_id(
         cause = DamagedEntry("the segment belongs to another place", reason="start")
         raise kept[-1].damage(cause, 0)
     return start.log_id
-
-
-def _check_sizes(drafts: Sequence[Draft]) -> None:
-    """Refuse what no reader would take, before anything is written."""
-    for entry in drafts:
-        size = max(entry.stored_length, entry.body_length) + FRAME_BYTES
-        if size > ENTRY_BYTES_MAX or entry.record_count > RECORDS_MAX:
-            raise RecordTooLarge(
-                f"an entry of {size} bytes and {entry.record_count} records is over the limit of "
-                f"{ENTRY_BYTES_MAX} bytes and {RECORDS_MAX} records",
-                size=size,
-                limit=ENTRY_BYTES_MAX,
-            )

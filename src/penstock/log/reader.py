@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 from penstock.errors import (
     DamagedEntry,
@@ -27,10 +28,23 @@ from penstock.log.segment import (
 )
 from penstock.stores.base import PersistentBackingStore
 
+_T = TypeVar("_T")
+
 INDEXES_KEPT_MAX = 64
 LOCK_TIMEOUT_SECONDS = 30.0
 LOOKUPS_MAX = 16
 """How often a segment may move away under a reader before it counts as missing."""
+
+
+def look_again(look: Callable[[], _T]) -> _T:
+    """What the look finds; it looks again when a segment that it listed was taken away meanwhile.
+
+    Retention, compaction and tiering do that, without the lock of the partition.
+    """
+    for _ in range(LOOKUPS_MAX - 1):
+        with suppress(KeyNotFound):
+            return look()
+    return look()
 
 
 class PartitionReader:
@@ -91,6 +105,9 @@ class PartitionReader:
 
     def offset_at(self, timestamp: int) -> int:
         """The first offset that was appended at or after a time; the end when there is none."""
+        return look_again(lambda: self._offset_at(timestamp))
+
+    def _offset_at(self, timestamp: int) -> int:
         head = self.head()
         source = self._segment_at_time(timestamp, head)
         if source is None:

@@ -430,9 +430,7 @@ class TopicWriter:
     def _place(self, parcel: Parcel, placed: Placement) -> None:
         batch = parcel.batch
         batch.receipt.placements.append(placed)
-        self._caches[placed.partition].add(
-            placed.base_offset, placed.timestamp, parcel.columns, batch.size
-        )
+        self._caches[placed.partition].add(placed.base_offset, placed.timestamp, parcel.columns)
         if not batch.waiting:
             return
         waiting = dict(batch.waiting)

@@ -1,0 +1,53 @@
+"""Entries on their way to the disk: checked, and sealed one after the other behind a head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.errors import RecordTooLarge
+from penstock.log.frame import ENTRY_BYTES_MAX, FRAME_BYTES, RECORDS_MAX, Draft, seal
+from penstock.log.head import Head
+from penstock.log.index import IndexBuilder, IndexRow
+from penstock.system import Buffer
+
+
+class Writing:
+    """Entries being sealed one after the other behind a head."""
+
+    def __init__(self, head: Head, timestamp: int) -> None:
+        self.head = head
+        self.timestamp = timestamp
+        self.buffers: list[Buffer] = []
+        self.rows: list[IndexRow] = []
+
+    def add(self, entry: Draft, index: IndexBuilder | None = None) -> int:
+        """Seal one more entry; returns its first offset."""
+        head = self.head
+        offset = head.next_offset
+        row = index.offer(offset, self.timestamp, head.position) if index else None
+        if row is not None:
+            self.rows.append(row)
+        buffers, size, checksum = seal(
+            entry, offset, head.durable_offset, head.checksum, self.timestamp
+        )
+        self.buffers += buffers
+        self.head = head._replace(
+            position=head.position + size,
+            next_offset=offset + entry.offset_span,
+            timestamp=self.timestamp,
+            checksum=checksum,
+        )
+        return offset
+
+
+def check_sizes(drafts: Sequence[Draft]) -> None:
+    """Refuse what no reader would take, before anything is written."""
+    for entry in drafts:
+        size = max(entry.stored_length, entry.body_length) + FRAME_BYTES
+        if size > ENTRY_BYTES_MAX or entry.record_count > RECORDS_MAX:
+            raise RecordTooLarge(
+                f"an entry of {size} bytes and {entry.record_count} records is over the limit of "
+                f"{ENTRY_BYTES_MAX} bytes and {RECORDS_MAX} records",
+                size=size,
+                limit=ENTRY_BYTES_MAX,
+            )
