@@ -199,6 +199,8 @@ class ReadingConformance(QueueFixtures):
                 found = [one.offset async for one in queue.replay("orders", **where)]  # type: ignore[arg-type]
                 table = await queue.read_arrow("orders", **where)  # type: ignore[arg-type]
                 assert table.column("offset").to_pylist() == found
+                batches = [one async for one in queue.replay_arrow("orders", **where)]  # type: ignore[arg-type]
+                assert [place for one in batches for place in one["offset"].to_pylist()] == found
                 return found
 
             assert await offsets() == list(range(50))

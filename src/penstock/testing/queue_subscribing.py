@@ -170,6 +170,34 @@ class SubscribingConformance(QueueFixtures):
                 with pytest.raises(InvalidOption, match="records_max"):
                     await take(subscription.batches(0), 1)
 
+    async def test_the_next_batch_can_be_asked_for(self, make_queue: MakeQueue) -> None:
+        async with make_queue(defaults=TWO) as queue:
+            await queue.create_topic("orders")
+            async with queue.subscribe("orders", "billing") as subscription:
+                for _ in range(3):
+                    with pytest.raises(DeadlineExceeded, match="nothing is lost"):
+                        await subscription.next_batch(timeout=0.001)
+                waiting = asyncio.create_task(subscription.next_batch(WAIT_SECONDS))
+                await settle()
+                await queue.publish("orders", b"first")
+                assert [record.value for record in await waiting] == [b"first"]
+                await queue.publish_many("orders", numbered(20))
+                sizes: list[int] = []
+                while sum(sizes) < 20:
+                    batch = await subscription.next_batch(WAIT_SECONDS, records_max=3)
+                    assert subscription.positions()[batch.partition] == batch.next_offset
+                    sizes.append(len(batch))
+                assert max(sizes) <= 3
+
+    async def test_several_tasks_may_share_a_subscription(self, make_queue: MakeQueue) -> None:
+        async with make_queue() as queue:
+            await queue.publish_many("orders", numbered(50))
+            async with queue.subscribe("orders", "billing") as subscription:
+                shares = await asyncio.gather(*(values_of(subscription, 10) for _ in range(5)))
+                assert sorted(int(one or b"") for share in shares for one in share) == list(
+                    range(50)
+                )
+
     async def test_order_is_kept_within_a_partition(self, make_queue: MakeQueue) -> None:
         async with make_queue(defaults=TopicConfig(partitions=3)) as queue:
             await queue.create_topic("orders")
