@@ -14,12 +14,15 @@ from penstock.errors import (
 from penstock.log.frame import KIND_RECORDS
 from penstock.log.reader import Cursor, PartitionReader
 from penstock.log.sealed import secure_head
+from penstock.log.tail import TailBudget, TailCache
 from penstock.stores.memory import MemoryStore
 from penstock.testing.disk import SimulatedDisk
 from tests.log.strategies import (
     FOLDER,
     KEYS,
     Machine,
+    columns,
+    draft_of,
     machine,
     read_records,
     segment_paths,
@@ -259,3 +262,25 @@ def test_a_segment_that_moves_away_between_two_reads_is_found_again():
     while entries := cursor.fetch(1):
         seen += [entry.header.base_offset for entry in entries]
     assert seen == list(range(8))
+
+
+@given(
+    st.lists(st.tuples(columns(1, 4), st.booleans()), min_size=1, max_size=8),
+    st.integers(0, 3_000),
+    st.data(),
+)
+@settings(max_examples=60)
+def test_the_tail_cache_gives_what_the_log_gives_or_nothing(appends, bytes_max, data):
+    """Whatever is cached and whatever is durable, a hit equals the records on disk."""
+    one = machine()
+    cache = TailCache(TailBudget(bytes_max))
+    for batch, sync in appends:
+        appended = one.log.append([draft_of(batch)], sync=sync)
+        cache.add(appended.base_offsets[0], appended.timestamp, batch)
+    durable = one.log.read_head().durable_offset
+    stored = read_records(one.reader)
+    offset = data.draw(st.integers(0, one.log.head.next_offset))
+    found = cache.read(KEYS.topic, KEYS.partition, offset, durable)
+    if found is not None:
+        assert found
+        assert found == stored[offset : offset + len(found)]
