@@ -124,14 +124,16 @@ def test_a_tier_is_as_durable_as_the_store(tmp_path):
         WalMessageQueue(tmp_path, tier=MemoryStore())
 
 
-SMALL = {"segment_bytes_max": 2_000, "fsync": FsyncPolicy.TIMED}
+def in_small_segments(retention):
+    """Settings under which a few records fill a segment."""
+    return TopicConfig(segment_bytes_max=2_000, fsync=FsyncPolicy.TIMED, retention=retention)
 
 
 @pytest.mark.acceptance(49)
 async def test_a_full_topic_keeps_within_its_size_by_itself():
     """Given a cap, when five times as much is written, then no more than a segment is over it."""
     system = simulated_system()
-    config = TopicConfig(retention=Retention(bytes_max=10_000), **SMALL)
+    config = in_small_segments(Retention(bytes_max=10_000))
     async with queue_on(system, defaults=config, maintenance_interval=60.0) as queue:
         for _ in range(100):
             await queue.publish("orders", bytes(500))
@@ -143,7 +145,7 @@ async def test_a_full_topic_keeps_within_its_size_by_itself():
 async def test_a_topic_that_rejects_does_so_at_its_size_and_after_a_restart():
     system = simulated_system()
     retention = Retention(bytes_max=10_000, when_full=WhenFull.REJECT)
-    config = TopicConfig(retention=retention, **SMALL)
+    config = in_small_segments(retention)
     published = 0
 
     async def fill(queue):

@@ -1,14 +1,30 @@
-"""Tools for tests of Penstock and of what others build on it."""
+"""Tools for tests of Penstock and of what others build on it.
+
+``SimulatedDisk``, ``VirtualClock`` and ``InlineWorker`` make a :class:`penstock.System` that loses
+power on demand; ``simulated_system()`` puts them together. ``StoreConformance`` and
+``QueueConformance`` are the suites that every store and every queue has to pass.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.testing.clock import VirtualClock
+from penstock.testing.disk import SimulatedDisk
+from penstock.testing.worker import InlineWorker, simulated_system
+
 if TYPE_CHECKING:
     from penstock.testing.queues import QueueConformance
     from penstock.testing.stores import StoreConformance
 
-__all__ = ["QueueConformance", "StoreConformance"]
+__all__ = [
+    "InlineWorker",
+    "QueueConformance",
+    "SimulatedDisk",
+    "StoreConformance",
+    "VirtualClock",
+    "simulated_system",
+]
 
 
 def __getattr__(name: str) -> object:
