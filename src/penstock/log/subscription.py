@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Self
+from typing import Self, TypeVar
 
 from penstock.errors import Closed, DeadlineExceeded, InvalidOption
 from penstock.log.changes import Changes
@@ -19,6 +19,7 @@ from penstock.log.records import Record
 __all__ = ["Position", "RecordBatch", "Subscription", "fetch", "resolve"]
 
 BATCH_RECORDS_MAX = 10_000
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,7 @@ class Subscription:
         else:
             self._topic.keys(partition)
             places = [places[partition]]
-        offsets = await asyncio.to_thread(self._membership.seek, places, to)
+        offsets = await asyncio.to_thread(self._call, self._membership.seek, places, to)
         self._settle()
         if self._place in places:
             self._at_hand = iter(())
@@ -203,10 +204,15 @@ class Subscription:
 
     def _begin(self, job: Callable[..., None], *arguments: object) -> asyncio.Future[None]:
         """Run a job in a thread. Closing waits for it, also when its caller was cancelled."""
-        work: asyncio.Future[None] = asyncio.ensure_future(asyncio.to_thread(job, *arguments))
+        working = asyncio.to_thread(self._call, job, *arguments)
+        work: asyncio.Future[None] = asyncio.ensure_future(working)
         self._at_work.add(work)
         work.add_done_callback(self._done)
         return work
+
+    def _call(self, job: Callable[..., _T], *arguments: object) -> _T:
+        """As long as a thread holds the name, so does the queue hold this, and closes it."""
+        return job(*arguments)
 
     def _done(self, work: asyncio.Future[None]) -> None:
         self._at_work.discard(work)
