@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
@@ -15,9 +15,8 @@ from penstock.log.partition import PartitionLog
 from penstock.log.reader import PartitionReader
 from penstock.log.records import NO_HEADERS, Record
 from penstock.stores.directory import DirectoryStore
-from penstock.system import System
 from penstock.testing.disk import SimulatedDisk
-from penstock.testing.worker import simulated_system
+from penstock.testing.worker import SimulatedSystem, simulated_system
 
 ROOT = "/data/log"
 KEYS = PartitionKeys("orders", 0)
@@ -91,7 +90,7 @@ class Machine:
     """A simulated machine with one log, and the process that has it open."""
 
     disk: SimulatedDisk
-    system: System
+    system: SimulatedSystem
     store: DirectoryStore
     log: PartitionLog
 
@@ -124,7 +123,9 @@ def machine(
     return Machine(disk, system, store, log)
 
 
-def copy_of(disk: SimulatedDisk, changes: dict[str, bytes | None] | None = None) -> SimulatedDisk:
+def copy_of(
+    disk: SimulatedDisk, changes: Mapping[str, bytes | None] | None = None
+) -> SimulatedDisk:
     """A durable copy of the files, some of them changed or (None) left out."""
     twin = SimulatedDisk()
     contents: dict[str, bytes | None] = {path: disk.content(path) for path in disk.files()}
@@ -145,14 +146,3 @@ def flip(content: bytes, bit: int) -> bytes:
     changed = bytearray(content)
     changed[bit // 8] ^= 1 << bit % 8
     return bytes(changed)
-
-
-def chunks(items: Sequence[bytes], sizes: Sequence[int]) -> list[list[bytes]]:
-    """The items in groups of these sizes, over and over."""
-    groups: list[list[bytes]] = []
-    place = 0
-    while place < len(items):
-        size = sizes[len(groups) % len(sizes)]
-        groups.append(list(items[place : place + size]))
-        place += size
-    return groups

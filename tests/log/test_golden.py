@@ -28,6 +28,7 @@ from penstock.log.index import ROW_BYTES, Index
 from penstock.log.offsets import OffsetFile
 from penstock.log.partition import PartitionLog
 from penstock.log.reader import PartitionReader
+from penstock.log.records import Record
 from penstock.log.segment import SegmentEnd, SegmentStart
 from penstock.log.slots import PAYLOAD_BYTES_MAX, SLOT_BYTES
 from penstock.log.topic import TopicFile
@@ -66,7 +67,8 @@ def test_what_is_written_today_is_the_same_byte_for_byte(name):
 
 
 def expected_records():
-    records, time = [], START_MS
+    records: list[Record] = []
+    time = START_MS
     for batch in BATCHES:
         time += 500
         records += records_of(batch, len(records), time, KEYS)

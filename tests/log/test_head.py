@@ -33,11 +33,10 @@ def heads(draw: st.DrawFn) -> Head:
 def test_the_last_head_that_was_written_is_read(written):
     file = HeadFile(MemoryStore(), "head")
     assert file.look() == (None, False)
-    generation = 0
+    last = Head()
     for head in written:
-        last = file.write(head._replace(generation=generation))
-        generation = last.generation
-        assert file.read() == last == head._replace(generation=generation)
+        last = file.write(head._replace(generation=last.generation))
+        assert file.read() == last == head._replace(generation=last.generation)
     assert file.look() == (last, False)
 
 

@@ -107,7 +107,7 @@ def test_a_reset_of_a_damaged_file_is_atomic():
     one = machine()
     file_on(one).commit(9, 1)
     one.disk.put(PATH, b"\xff" * 1_024)
-    seen = set()
+    seen: set[object] = set()
 
     def look(point) -> None:
         for state in one.disk.crash_states(40):
@@ -166,7 +166,7 @@ def test_a_commit_of_a_process_that_died_before_its_sync_is_made_durable_by_the_
 
 def test_a_power_cut_in_the_first_commit_is_no_damage():
     one = machine()
-    states = []
+    states: list[SimulatedDisk] = []
     one.disk.on_sync(lambda point: states.extend(one.disk.crash_states(60)))
     file_on(one).commit(9, 1)
     offsets = [file_on(machine(state)).read() for state in states]

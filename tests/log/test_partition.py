@@ -25,6 +25,7 @@ from penstock.log.frame import ENTRY_BYTES_MAX, FRAME_BYTES, RECORDS_MAX, draft
 from penstock.log.names import PartitionKeys
 from penstock.log.partition import PartitionLog
 from penstock.log.reader import PartitionReader
+from penstock.log.records import Record
 from penstock.stores.directory import DirectoryStore
 from penstock.stores.memory import MemoryStore
 from penstock.system import OsFiles, System
@@ -53,7 +54,7 @@ def test_any_row_of_appends_reads_back_from_any_offset_in_any_chunks(
 ):
     """Whatever the batches, the codec and the size of segments, readers get the same records."""
     one = machine(segment_bytes_max=segment_bytes_max)
-    expected = []
+    expected: list[Record] = []
     for batch, sync, codec in appends:
         appended = one.log.append([draft_of(batch, codec)], sync=sync)
         assert appended.base_offsets == [len(expected)]
@@ -290,6 +291,7 @@ WRITER = """
 import sys
 from penstock.log.names import PartitionKeys
 from penstock.log.partition import PartitionLog
+from penstock.log.records import Record
 from penstock.stores.directory import DirectoryStore
 from tests.log.strategies import values_draft
 
@@ -318,6 +320,7 @@ def test_several_processes_append_and_every_acknowledged_record_is_there_once(tm
         for name in ("a", "b", "c")
     ]
     for writer in writers:
+        assert writer.stdin is not None
         writer.stdin.write("go\n")
         writer.stdin.flush()
     acknowledged: dict[int, str] = {}
@@ -328,7 +331,7 @@ def test_several_processes_append_and_every_acknowledged_record_is_there_once(tm
             offset, value = line.split()
             assert acknowledged.setdefault(int(offset), value) == value
     records = read_records(PartitionReader(DirectoryStore(tmp_path / "log"), KEYS))
-    values = {record.offset: record.value.decode() for record in records}
+    values = {record.offset: bytes(record.value or b"").decode() for record in records}
     assert values == acknowledged
     assert sorted(values) == list(range(3 * count))
     for name in ("a", "b", "c"):

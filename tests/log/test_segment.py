@@ -82,7 +82,7 @@ def test_chunks_of_any_size_give_whole_entries_and_at_least_one(values, size, da
     while position < limit:
         chunk = source.chunk(position, limit, size)
         assert chunk
-        seen += [bytes(entry.view().values()[0]) for entry in chunk]
+        seen += [entry.view().values()[0] for entry in chunk]
         position = chunk[-1].position + chunk[-1].header.entry_bytes
         assert len(chunk) == 1 or position - chunk[0].position <= max(size, 72)
     assert seen == values

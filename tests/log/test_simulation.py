@@ -8,6 +8,7 @@ import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -20,7 +21,7 @@ from penstock.log.recovery import TailScanner
 from penstock.stores.directory import DirectoryStore
 from penstock.testing.disk import SimulatedDisk
 from tests.log.strategies import KEYS, machine
-from tests.log.world import Broken, Killed, Process, World, draft_of, expect_broken
+from tests.log.world import Broken, Killed, Process, Row, World, draft_of, expect_broken
 
 SEEDS = int(os.environ.get("PENSTOCK_SIMULATION_SEEDS", "16"))
 
@@ -169,7 +170,7 @@ def test_a_process_may_die_before_any_call_of_its_first_steps():
     while died:
         call += 1
         world = World(call, states_max=0, segment_bytes_max=300)
-        died = die_at(world, call, lambda world=world: script(world))
+        died = die_at(world, call, partial(script, world))
         world.kill_all()
         world.states_max = 6
         process = world.start()
@@ -241,12 +242,16 @@ def crashed_worlds(seed: int) -> World:
     return world
 
 
+def _same(disk: SimulatedDisk) -> SimulatedDisk:
+    return disk
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_power_cut_during_recovery_is_recovered_from(seed):
     world = crashed_worlds(seed)
     first = list(world.disk.crash_states(12, world.random))
     for disk in first:
-        twin = World(seed, states_max=6, segment_bytes_max=300, make_disk=lambda disk=disk: disk)
+        twin = World(seed, states_max=6, segment_bytes_max=300, make_disk=partial(_same, disk))
         twin.models = world.models
         twin.processes = []
         process = twin.start()
@@ -390,9 +395,10 @@ def ghosts_of_a_dead_writer() -> None:
     one, two = world.start(), world.start()
     world.append(one, 0, [[(None, b"base")]], sync=True)
     world.attach(two)
-    dead = [(None, b"dead one"), (None, b"dead two")]
+    dead: list[Row] = [(None, b"dead one"), (None, b"dead two")]
     world.models[0].in_flight = dead
     head = HeadFile(one.store, KEYS.head).read()
+    assert head is not None
     writing = Writing(head, head.timestamp)
     for row in dead:
         writing.add(draft_of([row]))

@@ -26,6 +26,7 @@ from penstock.log.topic import (
     list_topics,
 )
 from penstock.stores.memory import MemoryStore
+from penstock.testing.disk import SimulatedDisk
 from tests.log.strategies import machine
 
 KEY = "topics/orders/topic.json"
@@ -121,7 +122,7 @@ def test_every_change_is_there_as_a_whole_after_a_power_cut():
     one = machine()
     file = TopicFile(one.store, "orders")
     file.create(TopicConfig(), 1)
-    states = []
+    states: list[SimulatedDisk] = []
     one.disk.on_sync(lambda point: states.extend(one.disk.crash_states(30)))
     file.change_config(linger_ms=9)
     found = {TopicFile(machine(state).store, "orders").read().config.linger_ms for state in states}

@@ -255,8 +255,9 @@ class World:
         """Create the topic, or change it."""
         file = TopicFile(process.store, TOPIC)
         linger = self.random.randrange(60_000)
-        self.configuring.append(TopicConfig(linger_ms=linger))
-        file.create(self.configuring[-1], self.clock.time_ms())
+        config = TopicConfig(linger_ms=linger)
+        self.configuring.append(config)
+        file.create(config, self.clock.time_ms())
         self.config = file.change_config(linger_ms=linger).config
         self.configuring = []
         self.check_power_cuts()
@@ -364,9 +365,9 @@ class World:
             broken.add_note("\n".join(story))
             raise
         except PenstockError as error:
-            broken = Broken("I4", f"{type(error).__name__}: {error}")
-            broken.add_note("\n".join(story))
-            raise broken from error
+            unopened = Broken("I4", f"{type(error).__name__}: {error}")
+            unopened.add_note("\n".join(story))
+            raise unopened from error
 
     def _check_state(self, disk: SimulatedDisk) -> None:
         system = simulated_system(1, disk=disk, clock=VirtualClock(self.clock.time_ms()))
