@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 
 _IN_MODIFY = 0x00000002
-_IN_CREATE = 0x00000100
-_IN_MOVED_TO = 0x00000080
+_IN_Q_OVERFLOW = 0x00004000
+_NOTICE = struct.Struct("iIII")
+"""Number of the watch, what happened, a cookie, the length of the name that follows."""
 _NOTICE_BYTES_MAX = 65_536
 
 
@@ -17,6 +19,7 @@ class InotifyWatch:
     def __init__(self, library: ctypes.CDLL, descriptor: int) -> None:
         self._library = library
         self._descriptor = descriptor
+        self._names: dict[int, str] = {}
 
     @classmethod
     def start(cls) -> InotifyWatch | None:
@@ -30,18 +33,29 @@ class InotifyWatch:
     def fileno(self) -> int:
         return self._descriptor
 
-    def add(self, path: str) -> None:
-        mask = _IN_MODIFY | _IN_CREATE | _IN_MOVED_TO
-        if self._library.inotify_add_watch(self._descriptor, os.fsencode(path), mask) < 0:
+    def add(self, path: str, name: str) -> None:
+        number = self._library.inotify_add_watch(self._descriptor, os.fsencode(path), _IN_MODIFY)
+        if number < 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), path)
+        self._names[number] = name
 
-    def drain(self) -> None:
+    def drain(self) -> set[str] | None:
         try:
-            while len(os.read(self._descriptor, _NOTICE_BYTES_MAX)) == _NOTICE_BYTES_MAX:
-                pass
+            # What does not fit keeps the descriptor readable.
+            notices = os.read(self._descriptor, _NOTICE_BYTES_MAX)
         except BlockingIOError:
-            pass
+            return set()
+        changed = set()
+        position = 0
+        while position < len(notices):
+            number, what, _, length = _NOTICE.unpack_from(notices, position)
+            position += _NOTICE.size + length
+            if what & _IN_Q_OVERFLOW:
+                return None
+            if what & _IN_MODIFY:
+                changed.add(self._names[number])
+        return changed
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -45,12 +45,12 @@ class Watch(Protocol):
         """A descriptor that turns readable when a watched file changed."""
         ...
 
-    def add(self, path: str) -> None:
-        """Watch one more file; it must exist."""
+    def add(self, path: str, name: str) -> None:
+        """Watch one more file, under this name; it must exist."""
         ...
 
-    def drain(self) -> None:
-        """Forget the changes seen so far; never blocks."""
+    def drain(self) -> set[str] | None:
+        """The names of files that changed since the last call; None: any may have. Never blocks."""
         ...
 
     def close(self) -> None:

@@ -1,13 +1,15 @@
 """Tells subscriptions that there is something new, from this process or another.
 
 Commits of this process ring the bell directly. Those of other processes are seen through a watch
-on the heads (inotify on Linux), which costs nothing while nothing happens; stores without a watch
-are asked now and then, less often the longer they are quiet.
+on the heads (inotify on Linux), which costs nothing while nothing happens and tells which heads to
+look at. Stores without a watch are asked now and then for all who wait, less often the longer they
+are quiet.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 
 from penstock.errors import PenstockError, StorageError
@@ -27,6 +29,10 @@ class Changes:
         self._loop = loop
         self._watch: Watch | None = None
         self._topics: dict[str, OpenTopic] = {}
+        self._heads: dict[str, tuple[OpenTopic, int]] = {}
+        """Key of a watched head → its topic and partition."""
+        self._poller: asyncio.Task[None] | None = None
+        self._pause = POLL_SECONDS_MIN
         self._tickets: dict[str, int] = {}
         self._unread: set[str] = set()
         """Topics whose heads could not be read when they changed."""
@@ -44,7 +50,8 @@ class Changes:
                 self._loop.add_reader(self._watch.fileno(), self._on_change)
         if self._watch is not None:
             try:
-                for log in topic.logs:
+                for number, log in enumerate(topic.logs):
+                    self._heads[log.keys.head] = (topic, number)
                     self._store.watch_key(self._watch, log.keys.head)
             except StorageError:
                 # No more watches on this machine, or no head yet: ask now and then instead.
@@ -63,31 +70,42 @@ class Changes:
             await asyncio.to_thread(self._topics[topic].refresh)
             self._unread.discard(topic)
             self.wake(topic)
-        pause = POLL_SECONDS_MIN
+        self._pause = POLL_SECONDS_MIN
         while self.ticket(topic) == ticket:
             if self._refusal is not None:
                 raise self._refusal.again()
-            if self._watch is not None:
-                await self._bell(topic, None)
-                continue
-            await self._bell(topic, pause)
-            if await asyncio.to_thread(self._topics[topic].refresh):
-                self.wake(topic)
-            pause = min(pause * 1.3, POLL_SECONDS_MAX)
+            if self._watch is None and (self._poller is None or self._poller.done()):
+                self._poller = self._loop.create_task(self._poll())
+            await self._bell(topic)
 
-    async def _bell(self, topic: str, pause: float | None) -> None:
-        """Wait for a ring of the bell, or that long."""
+    async def _bell(self, topic: str) -> None:
+        """Wait for a ring of the bell."""
         waiter = self._loop.create_future()
         waiters = self._waiters.setdefault(topic, set())
         waiters.add(waiter)
-        timer = None if pause is None else self._loop.call_later(pause, _set, waiter)
         try:
             await waiter
         finally:
             # Waits that are given up again and again must not pile up.
             waiters.discard(waiter)
-            if timer is not None:
-                timer.cancel()
+
+    async def _poll(self) -> None:
+        """Ask for all who wait, while somebody does."""
+        while self._watch is None and any(self._waiters.values()):
+            await asyncio.sleep(self._pause)
+            self._pause = min(self._pause * 1.3, POLL_SECONDS_MAX)
+            waited_for = [name for name, waiters in self._waiters.items() if waiters]
+            await asyncio.gather(*map(self._ask, waited_for))
+
+    async def _ask(self, topic: str) -> None:
+        try:
+            moved = await asyncio.to_thread(self._topics[topic].refresh)
+        except Exception:
+            # Whoever waits looks again, and raises if it is still so.
+            self._unread.add(topic)
+            moved = True
+        if moved:
+            self.wake(topic)
 
     def wake(self, topic: str) -> None:
         """Ring the bell."""
@@ -98,6 +116,8 @@ class Changes:
     def close(self, refusal: PenstockError) -> None:
         """Stop watching and let all waits end with this error."""
         self._refusal = refusal
+        if self._poller is not None:
+            self._poller.cancel()
         self._stop_watching()
 
     def _stop_watching(self) -> None:
@@ -114,17 +134,26 @@ class Changes:
     def _on_change(self) -> None:
         if self._watch is None:
             return
-        self._watch.drain()
-        for name, topic in self._topics.items():
+        for topic, partitions in self._changed(self._watch.drain()):
             # A local store's heads are in the page cache: a few microseconds each.
             try:
-                moved = topic.refresh()
+                moved = topic.refresh(partitions)
             except PenstockError:
                 # The subscriptions look again, and raise if it is still so.
-                self._unread.add(name)
+                self._unread.add(topic.name)
                 moved = True
             if moved:
-                self.wake(name)
+                self.wake(topic.name)
+
+    def _changed(self, keys: set[str] | None) -> Iterable[tuple[OpenTopic, list[int] | None]]:
+        """The topics of these heads, each with its partitions; all when the keys are not known."""
+        if keys is None:
+            return [(topic, None) for topic in self._topics.values()]
+        changed: dict[str, list[int]] = {}
+        for key in keys:
+            topic, number = self._heads[key]
+            changed.setdefault(topic.name, []).append(number)
+        return [(self._topics[name], numbers) for name, numbers in changed.items()]
 
 
 def _set(waiter: asyncio.Future[None]) -> None:

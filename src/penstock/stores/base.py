@@ -129,8 +129,15 @@ class PersistentBackingStore(ABC):
         return None
 
     def watch_key(self, watch: Watch, key: str) -> None:
-        """Let the watch tell when the key is written by any process; the key must exist."""
+        """Let the watch name the key when it is written by any process; the key must exist."""
         raise self._cannot("watch_key")
+
+    def remove_temporaries(self, prefix: str) -> int:
+        """Remove what writers of keys with this prefix left when they died; returns how many.
+
+        Only what no key names and no live writer uses; most stores leave nothing behind.
+        """
+        return 0
 
     def abandon_after_fork(self) -> None:
         """Called in a forked child: let go of what is shared with the parent, touch nothing."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
@@ -21,39 +20,14 @@ from penstock.stores.base import (
     StoreStatistics,
     check_key,
 )
-from penstock.system import Buffer, Files, System, Watch
+from penstock.stores.handles import Handle, Handles
+from penstock.system import Buffer, System, Watch
 
 HANDLES_MAX = 256
+TEMPORARY = ".tmp"
 LOCK_POLL_SECONDS_MIN = 0.0002
 LOCK_POLL_SECONDS_MAX = 0.005
 _MAY_NOT_WRITE = {errno.EACCES, errno.EPERM, errno.EROFS}
-
-
-class _Handle:
-    """An open file. It closes itself when nobody holds it, so eviction never cuts off a reader."""
-
-    __slots__ = ("_files", "_refusal", "descriptor", "name_synced")
-
-    def __init__(self, files: Files, descriptor: int, refusal: int | None = None) -> None:
-        self._files = files
-        self._refusal = refusal
-        self.descriptor = descriptor
-        # Whoever made the file may have died before it synced the name: each handle syncs it once.
-        self.name_synced = False
-
-    def check_writable(self) -> None:
-        """Raise what the system said when the file was opened for writing, if it refused."""
-        if self._refusal is not None:
-            raise OSError(self._refusal, os.strerror(self._refusal))
-
-    def close(self) -> None:
-        descriptor, self.descriptor = self.descriptor, -1
-        if descriptor >= 0:
-            with suppress(OSError):
-                self._files.close(descriptor)
-
-    def __del__(self) -> None:
-        self.close()
 
 
 class DirectoryStore(PersistentBackingStore):
@@ -75,8 +49,7 @@ class DirectoryStore(PersistentBackingStore):
         self.path = os.path.abspath(os.fspath(path))
         self._system = system or System()
         self._files = self._system.files
-        self._handles: OrderedDict[str, _Handle] = OrderedDict()
-        self._handles_max = handles_max
+        self._handles = Handles(handles_max)
         self._mutex = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
         self._durable_folders: set[str] = set()
@@ -94,17 +67,21 @@ class DirectoryStore(PersistentBackingStore):
     def write(self, key: str, data: Buffer) -> None:
         target = self._path(key)
         folder, name = os.path.split(target)
-        temporary = f"{folder}/.{name[:100]}-{self._system.random.getrandbits(64):016x}.tmp"
+        temporary = ""
         try:
             self._make_directories(folder)
-            self._write_whole(temporary, data)
+            temporary, handle = self._open_temporary(folder, name)
+            self._files.write(handle.descriptor, [data], 0)
+            self._files.sync(handle.descriptor)
             self._files.rename(temporary, target)
+            handle.close()
             self._sync_names(folder)
         except OSError as cause:
-            with suppress(OSError):
-                self._files.unlink(temporary)
+            if temporary:
+                with suppress(OSError):
+                    self._files.unlink(temporary)
             self._fail("write", key, cause)
-        self._forget(key)
+        self._handles.forget(key)
         self._writes += 1
         self._bytes_written += len(data)
 
@@ -134,7 +111,7 @@ class DirectoryStore(PersistentBackingStore):
             return
         except OSError as cause:
             self._fail("delete", key, cause)
-        self._forget(key)
+        self._handles.forget(key)
         self._deletes += 1
 
     def list(self, prefix: str = "") -> list[str]:
@@ -146,6 +123,19 @@ class DirectoryStore(PersistentBackingStore):
             return sorted(key for key in self._walk(folder) if key.startswith(prefix))
         except OSError as cause:
             self._fail("list", prefix, cause)
+
+    def remove_temporaries(self, prefix: str) -> int:
+        self._check_open()
+        folder, _, start = prefix.rpartition("/")
+        try:
+            path = self._path(folder) if folder else self.path
+            names = [name for name, _ in self._files.list_directory(path)]
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+        except OSError as cause:
+            self._fail("list", prefix, cause)
+        left = [one for one in names if one.startswith(f".{start}") and one.endswith(TEMPORARY)]
+        return sum(self._remove_if_dead(f"{path}/{name}") for name in left)
 
     def exists(self, key: str) -> bool:
         try:
@@ -217,7 +207,7 @@ class DirectoryStore(PersistentBackingStore):
 
     def watch_key(self, watch: Watch, key: str) -> None:
         try:
-            watch.add(self._path(key))
+            watch.add(self._path(key), key)
         except OSError as cause:
             self._fail("watch", key, cause)
 
@@ -233,8 +223,7 @@ class DirectoryStore(PersistentBackingStore):
 
     def close(self) -> None:
         self._closed = True
-        with self._mutex:
-            self._handles.clear()
+        self._handles.clear()
 
     def abandon_after_fork(self) -> None:
         # Closing the child's copies does not release the parent's locks; keeping them would
@@ -242,9 +231,7 @@ class DirectoryStore(PersistentBackingStore):
         self._mutex = threading.Lock()
         self._locks = {}
         # A thread of the parent that held a handle is gone, but its reference is not: close.
-        for handle in self._handles.values():
-            handle.close()
-        self._handles.clear()
+        self._handles.abandon()
         self._closed = True
 
     # Handles
@@ -257,18 +244,18 @@ class DirectoryStore(PersistentBackingStore):
         self._check_open()
         return f"{self.path}/{check_key(key)}"
 
-    def _current(self, key: str, *, create: bool = False) -> tuple[_Handle, int]:
+    def _current(self, key: str, *, create: bool = False) -> tuple[Handle, int]:
         """A handle of the file that the key names now, and its size."""
         handle = self._handles.get(key) or self._open(key, create=create)
         status = self._files.status(handle.descriptor)
         if status.links == 0:
             # Deleted or replaced, perhaps by another process.
-            self._forget(key)
+            self._handles.forget(key)
             handle = self._open(key, create=create)
             status = self._files.status(handle.descriptor)
         return handle, status.size
 
-    def _open(self, key: str, *, create: bool) -> _Handle:
+    def _open(self, key: str, *, create: bool) -> Handle:
         path = self._path(key)
         try:
             handle = self._open_file(path, create=create)
@@ -277,34 +264,22 @@ class DirectoryStore(PersistentBackingStore):
                 raise
             self._make_directories(os.path.dirname(path))
             handle = self._open_file(path, create=True)
-        return self._keep(key, handle)
+        return self._handles.keep(key, handle)
 
-    def _open_file(self, path: str, *, create: bool) -> _Handle:
+    def _open_file(self, path: str, *, create: bool) -> Handle:
         try:
-            return _Handle(self._files, self._files.open(path, create=create))
+            return Handle(self._files, self._files.open(path, create=create))
         except OSError as cause:
             if cause.errno not in _MAY_NOT_WRITE:
                 raise
             refusal = cause
         # A reader of a log that it may not write to.
         try:
-            return _Handle(self._files, self._files.open(path, write=False), refusal.errno)
+            return Handle(self._files, self._files.open(path, write=False), refusal.errno)
         except FileNotFoundError:
             raise (refusal if create else FileNotFoundError(path)) from None
 
-    def _keep(self, key: str, handle: _Handle) -> _Handle:
-        with self._mutex:
-            kept = self._handles.setdefault(key, handle)
-            self._handles.move_to_end(key)
-            while len(self._handles) > self._handles_max:
-                self._handles.popitem(last=False)
-        return kept
-
-    def _forget(self, key: str) -> None:
-        with self._mutex:
-            self._handles.pop(key, None)
-
-    def _locked_handle(self, key: str, deadline: float, timeout: float) -> _Handle:
+    def _locked_handle(self, key: str, deadline: float, timeout: float) -> Handle:
         clock = self._system.clock
         pause = LOCK_POLL_SECONDS_MIN
         try:
@@ -317,7 +292,7 @@ class DirectoryStore(PersistentBackingStore):
             self._fail("lock", key, cause)
         return handle
 
-    def _try_lock(self, key: str) -> _Handle | None:
+    def _try_lock(self, key: str) -> Handle | None:
         handle, _ = self._current(key, create=True)
         if not self._files.try_lock(handle.descriptor):
             return None
@@ -327,12 +302,12 @@ class DirectoryStore(PersistentBackingStore):
         self._unlock(key, handle)
         return None
 
-    def _unlock(self, key: str, handle: _Handle) -> None:
+    def _unlock(self, key: str, handle: Handle) -> None:
         try:
             self._files.unlock(handle.descriptor)
         except OSError:
             # Closing the file, when nobody holds the handle any more, releases the lock as well.
-            self._forget(key)
+            self._handles.forget(key)
 
     def _lock_timeout(self, key: str, timeout: float) -> DeadlineExceeded:
         return DeadlineExceeded(
@@ -383,13 +358,26 @@ class DirectoryStore(PersistentBackingStore):
         except OSError as cause:
             self._fail("delete", key, cause)
 
-    def _write_whole(self, path: str, data: Buffer) -> None:
-        descriptor = self._files.open(path, create=True)
-        try:
-            self._files.write(descriptor, [data], 0)
-            self._files.sync(descriptor)
-        finally:
-            self._files.close(descriptor)
+    def _open_temporary(self, folder: str, name: str) -> tuple[str, Handle]:
+        """A new file for a value on its way. Its lock says that the writer lives."""
+        while True:
+            number = self._system.random.getrandbits(64)
+            path = f"{folder}/.{name[:100]}-{number:016x}{TEMPORARY}"
+            handle = Handle(self._files, self._files.open(path, create=True))
+            locked = self._files.try_lock(handle.descriptor)
+            if locked and self._files.status(handle.descriptor).links:
+                return path, handle
+            # Taken for that of a dead writer, and removed, before it was locked.
+            handle.close()
+
+    def _remove_if_dead(self, path: str) -> bool:
+        """Remove a temporary file whose lock is free: its writer is gone."""
+        with suppress(OSError):
+            handle = Handle(self._files, self._files.open(path))
+            if self._files.try_lock(handle.descriptor):
+                self._files.unlink(path)
+                return True
+        return False
 
     def _walk(self, folder: str) -> Iterator[str]:
         try:
