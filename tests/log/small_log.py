@@ -13,8 +13,8 @@ from penstock.log.head import Head
 from penstock.log.names import PartitionKeys, SegmentName
 from penstock.log.offsets import OffsetFile
 from penstock.log.partition import PartitionLog
+from penstock.log.places import fetch
 from penstock.log.reader import PartitionReader
-from penstock.log.subscription import fetch
 from penstock.log.topic import Retention, TopicConfig, TopicFile, TopicState
 from penstock.stores.base import PersistentBackingStore
 from penstock.stores.directory import DirectoryStore

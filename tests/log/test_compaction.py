@@ -13,11 +13,11 @@ from penstock.log.columns import Columns
 from penstock.log.compaction import Compactor
 from penstock.log.frame import KIND_GAP, draft
 from penstock.log.names import SegmentName
+from penstock.log.places import fetch
 from penstock.log.reader import PartitionReader
 from penstock.log.rewrite import GAP_LOST, SPAN_MAX, SegmentWriter, rewrite_segment
 from penstock.log.sealed import checked_entries
 from penstock.log.segment import LINK_REPLACED, SegmentStart
-from penstock.log.subscription import fetch
 from penstock.log.topic import TopicConfig
 from penstock.stores.directory import DirectoryStore
 from penstock.testing.disk import SimulatedDisk

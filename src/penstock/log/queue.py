@@ -23,6 +23,7 @@ from penstock.log.deadlines import Deadlines, within
 from penstock.log.engine import Engine
 from penstock.log.maintenance import MaintenanceReport
 from penstock.log.open_topic import OpenTopic, Surroundings
+from penstock.log.places import Position, check_one_partition, fetch, resolve
 from penstock.log.publishing import add_later, publish_columns
 from penstock.log.reader import PartitionReader
 from penstock.log.receipts import Acknowledgement, BatchAcknowledgement, PublishedRow, Receipt
@@ -30,7 +31,7 @@ from penstock.log.records import Record
 from penstock.log.recovery import RecoveryReport
 from penstock.log.retention import RetentionInfo
 from penstock.log.statistics import QueueStatistics, topic_statistics
-from penstock.log.subscription import Position, Subscription, fetch, resolve
+from penstock.log.subscription import Subscription
 from penstock.log.topic import TopicConfig, TopicFile, TopicState, list_topics
 from penstock.stores import open_store
 from penstock.stores.base import PersistentBackingStore
@@ -334,6 +335,9 @@ class WalMessageQueue:
     ) -> AsyncIterator[Record]:
         """The durable records between two positions, partition by partition. Commits nothing."""
         opened = await self._engine.topics.open_existing(topic)
+        if partition is None:
+            check_one_partition(start, opened.state.partitions)
+            check_one_partition(end, opened.state.partitions)
         numbers = range(opened.state.partitions) if partition is None else [partition]
         for number in numbers:
             reader, first, stop = await self._range(topic, number, start, end)

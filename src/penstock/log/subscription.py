@@ -13,10 +13,8 @@ from penstock.log.changes import Changes
 from penstock.log.membership import Membership
 from penstock.log.names import check_name
 from penstock.log.open_topic import OpenTopic
-from penstock.log.places import Place, Position, check_one_partition, fetch, resolve
+from penstock.log.places import Place, Position, check_one_partition
 from penstock.log.records import Record
-
-__all__ = ["Position", "RecordBatch", "Subscription", "fetch", "resolve"]
 
 BATCH_RECORDS_MAX = 10_000
 _T = TypeVar("_T")
