@@ -29,7 +29,7 @@ def test_the_newest_batches_are_served():
     for number in range(1_000):
         cache.add(number, 7, one())
         assert offsets(cache, number + 2) == list(range(max(0, number - 2), number + 1))
-    (record,) = cache.read("t", 0, 999, ALL) or ()
+    (record,) = list(cache.read("t", 0, 999, ALL) or ())
     assert (record.offset, record.timestamp, record.value) == (999, 7, b"x")
 
 
