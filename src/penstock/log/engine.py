@@ -55,13 +55,17 @@ class Engine:
     async def wait_durable(self, topic: OpenTopic, partition: int, offset: int) -> None:
         """Return when the record is durable, by whomever; raises when the partition is poisoned."""
         topic.note_commits()
+        log = topic.logs[partition]
+        if log.head.durable_offset <= offset < log.head.next_offset:
+            # Written here and not synced yet: if that failed, the offset may be another record's.
+            log.check()
         if topic.durable[partition] > offset:
             return
         self.changes.follow(topic)
         ticket = self.changes.ticket(topic.name)
         await asyncio.to_thread(topic.refresh)
         while topic.durable[partition] <= offset:
-            topic.logs[partition].check()
+            log.check()
             await self.changes.wait(topic.name, ticket)
             ticket = self.changes.ticket(topic.name)
 
