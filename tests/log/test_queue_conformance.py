@@ -7,6 +7,9 @@ import pytest
 from penstock import TopicConfig, WalMessageQueue
 from penstock.stores import MemoryStore, ObjectStore, PostgresStore
 from penstock.testing import QueueConformance
+from penstock.testing.queue_publishing import PublishingConformance
+from penstock.testing.queue_reading import ReadingConformance
+from penstock.testing.queue_subscribing import SubscribingConformance
 
 pytestmark = pytest.mark.acceptance(17, 19)
 
@@ -52,7 +55,9 @@ class Tiering(WalMessageQueue):
         return done
 
 
-class TestDirectoryWithS3(QueueConformance):
+class TestDirectoryWithS3(PublishingConformance, SubscribingConformance, ReadingConformance):
+    """Each call to the service takes a while: the rest of the suite runs on the next one."""
+
     @pytest.fixture
     def make_queue(self, tmp_path, s3_url, unique):
         with ObjectStore(s3_url, prefix=unique) as tier:

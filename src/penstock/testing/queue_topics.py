@@ -146,7 +146,7 @@ class TopicConformance(QueueFixtures):
                 await subscription.commit()
             assert name in await queue.topics()
 
-    @settings(EXAMPLES, max_examples=30)
+    @settings(EXAMPLES, max_examples=15)
     @given(name=st.sampled_from(BAD_NAMES) | BAD_TEXT)
     async def test_a_bad_name_is_refused(self, make_queue: MakeQueue, name: str) -> None:
         async with make_queue() as queue:
