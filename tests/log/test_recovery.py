@@ -5,6 +5,8 @@ import pytest
 from penstock.errors import DamagedEntry, DamagedFile, StoreFailed, UnsupportedFormat
 from penstock.log.frame import seal
 from penstock.log.names import SegmentName
+from penstock.log.retention import Needs, plan_retention
+from penstock.log.topic import Retention
 from penstock.testing.disk import SimulatedDisk
 from tests.log.strategies import (
     FOLDER,
@@ -257,3 +259,17 @@ def test_a_process_that_opened_before_the_first_record_adopts_what_a_dead_one_le
     disk.heal()
     assert two.append(b"live") in (0, 1)
     assert two.values()[-1] == b"live"
+
+
+def test_the_last_segment_with_something_durable_is_never_removed():
+    """Found by the simulation: with the new segment and both slots of the head torn away,
+    offsets started anew at 0, below what subscribers had committed."""
+    one = appended(b"0" * 300, segment_bytes_max=256)
+    one.append(b"1", sync=False)
+    limit = Retention(age_ms_max=None, bytes_max=1)
+    assert len(segment_paths(one.disk)) == 2
+    plan = plan_retention(one.reader, limit, Needs(), 0)
+    assert plan.removals == ()
+    one.log.sync()
+    plan = plan_retention(one.reader, limit, Needs(), 0)
+    assert [removal.next_offset for removal in plan.removals] == [1]

@@ -18,15 +18,16 @@ from random import Random
 
 import pytest
 
-from penstock.errors import KeyNotFound, PenstockError, UnknownTopic
+from penstock.errors import PenstockError, Poisoned, StoreFailed, UnknownTopic
 from penstock.log.columns import Columns
 from penstock.log.frame import Draft, draft
+from penstock.log.head import HeadFile
 from penstock.log.names import PartitionKeys
 from penstock.log.offsets import OffsetFile
 from penstock.log.partition import PartitionLog
 from penstock.log.reader import PartitionReader
-from penstock.log.sealed import secure_head
-from penstock.log.topic import TopicConfig, TopicFile
+from penstock.log.retention import Needs, apply_retention, plan_retention
+from penstock.log.topic import Retention, TopicConfig, TopicFile
 from penstock.stores.base import PersistentBackingStore
 from penstock.stores.directory import DirectoryStore
 from penstock.testing.clock import VirtualClock
@@ -98,12 +99,28 @@ class PartitionModel:
         for start, rows in self.ghosts:
             if start >= self.durable:
                 yield self.written[:start] + rows
+            if start == len(self.written):
+                # Another process may have taken them in, and gone on behind them.
+                for count in range(1, len(rows) + 1):
+                    yield self.written + rows[:count] + self.in_flight
 
     def abandon(self) -> None:
         """The running call failed or died."""
         if self.in_flight:
             self.ghosts.append((len(self.written), self.in_flight))
             self.in_flight = []
+
+    def catch_up(self, next_offset: int) -> None:
+        """Records are there of a call that never returned: take them in."""
+        missing = next_offset - len(self.written)
+        if missing < 0:
+            raise Broken("I1", f"the log went back from {len(self.written)} to {next_offset}")
+        for start, rows in reversed(self.ghosts):
+            if missing and start == len(self.written) and len(rows) >= missing:
+                self.written += rows[:missing]
+                return
+        if missing:
+            raise Broken("I2", f"{missing} records that nobody appended")
 
     def lose_what_is_not_durable(self) -> None:
         """The page cache is gone: the rest may be there or not."""
@@ -218,6 +235,7 @@ class World:
             self.attach(process, partition)
         model.in_flight = [row for rows in batches for row in rows]
         appended = log.append([draft_of(rows) for rows in batches], sync=sync)
+        model.catch_up(appended.base_offsets[0])
         expected = len(model.written)
         for rows, base in zip(batches, appended.base_offsets, strict=True):
             if base != expected:
@@ -233,6 +251,7 @@ class World:
         if not process.logs[partition]._attached:
             self.attach(process, partition)
         head = process.logs[partition].sync()
+        self.models[partition].catch_up(head.next_offset)
         self._note(self.models[partition], head.durable_offset, sync=True)
 
     def _note(self, model: PartitionModel, durable: int, *, sync: bool) -> None:
@@ -263,13 +282,15 @@ class World:
         self.check_power_cuts()
 
     def retain(self, process: Process, partition: int) -> None:
-        """Remove the oldest sealed segment, as retention does."""
+        """Remove old segments."""
+        if not process.logs[partition]._attached:
+            self.attach(process, partition)
         reader = PartitionReader(process.store, self.keys[partition])
-        segments = list(reader.segments())
-        if len(segments) > 1 and process.logs[partition]._attached:
-            secure_head(process.store, self.keys[partition])
-            self.models[partition].earliest = segments[1].name.base
-            process.store.delete(segments[0].key)
+        limit = Retention(age_ms_max=None, bytes_max=self.random.choice((1, 700)))
+        plan = plan_retention(reader, limit, Needs(), self.clock.time_ms())
+        if plan.removals:
+            self.models[partition].earliest = plan.removals[-1].next_offset
+            apply_retention(plan, process.store)
             self.check_power_cuts()
 
     def kill_all(self) -> None:
@@ -298,22 +319,11 @@ class World:
         """One process died in the middle of a call; the others go on."""
         self._after_death()
         self.processes.remove(process)
-        survivors = process.store
         for keys, model in zip(self.keys, self.models, strict=True):
-            try:
-                head = PartitionReader(survivors, keys).head()
-            except KeyNotFound:
-                continue
-            self._catch_up(model, head.next_offset, head.durable_offset)
-
-    def _catch_up(self, model: PartitionModel, next_offset: int, durable: int) -> None:
-        """Records that the head tells of, though the call that wrote them never returned."""
-        missing = next_offset - len(model.written)
-        if missing < 0:
-            raise Broken("I1", f"the head went back from {len(model.written)} to {next_offset}")
-        if missing:
-            model.written += model.ghosts[-1][1][:missing]
-        model.durable = max(model.durable, durable)
+            head, damaged = HeadFile(process.store, keys.head).look()
+            if head is not None and not damaged:
+                model.catch_up(head.next_offset)
+                model.durable = max(model.durable, head.durable_offset)
 
     def _after_death(self) -> None:
         for model in self.models:
@@ -451,10 +461,15 @@ class World:
             lambda: self.retain(process, partition),
             lambda: self._close(process),
             lambda: self._die_in(process, partition),
+            lambda: self._fail_in(process, partition),
             self.kill_all,
             self.power_cut,
         ]
-        self.random.choice(choices)()
+        try:
+            self.random.choice(choices)()
+        except Poisoned:
+            # It has acknowledged records that a failed sync of another process may have taken.
+            self.kill_one(process)
 
     def _random_append(self, process: Process, partition: int) -> None:
         batches = [self.make_rows() for _ in range(self.random.choice((1, 1, 2)))]
@@ -464,8 +479,22 @@ class World:
         for model, log in zip(self.models, process.logs, strict=True):
             log.close()
             if log._attached and log.head.generation:
+                model.catch_up(log.head.next_offset)
                 self._note(model, log.head.durable_offset, sync=True)
         self.processes.remove(process)
+
+    def _fail_in(self, process: Process, partition: int) -> None:
+        """A call to the disk fails; the process gives up, the others go on."""
+        operation = self.random.choice(("write", "write", "sync", "sync", "truncate", "read"))
+        at, short = self.random.randrange(1, 6), self.random.choice((0, 1, 100))
+        self.disk.fail(operation, at=at, short=short if operation == "write" else 0)
+        try:
+            self._random_append(process, partition)
+            self.commit(process, self.committed + 1)
+        except StoreFailed:
+            self.kill_one(process)
+        finally:
+            self.disk.heal()
 
     def _die_in(self, process: Process, partition: int) -> None:
         """The process dies before one of its calls to the disk."""

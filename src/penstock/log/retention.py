@@ -154,8 +154,9 @@ def plan_retention(
     measured = _measure(reader)
     sealed = [one for one in measured if one[0].name.base < head.segment_base]
     total = sum(size for _, size in sealed)
-    # The very last segment stays even if it is sealed and the next one is not there yet.
-    candidates = sealed[:-1] if len(sealed) == len(measured) else sealed
+    # The last segment with something durable stays, also when the next one is not there yet or a
+    # power cut may take it: without any segment, and without a head, offsets would start anew.
+    candidates = sealed if head.durable_position and len(sealed) < len(measured) else sealed[:-1]
     planner = _Planner(retention, needs, now_ms, total)
     removals = tuple(planner.removals(candidates))
     return RetentionPlan(reader.keys, removals, planner.blocked, total, needs)
