@@ -13,6 +13,7 @@ pytest.register_assert_rewrite(
     "penstock.testing.queue_life",
     "penstock.testing.queue_publishing",
     "penstock.testing.queue_reading",
+    "penstock.testing.queue_seeking",
     "penstock.testing.queue_subscribing",
     "penstock.testing.queue_topics",
 )

@@ -9,6 +9,7 @@ from penstock.stores import MemoryStore, ObjectStore, PostgresStore
 from penstock.testing import QueueConformance
 from penstock.testing.queue_publishing import PublishingConformance
 from penstock.testing.queue_reading import ReadingConformance
+from penstock.testing.queue_seeking import SeekingConformance
 from penstock.testing.queue_subscribing import SubscribingConformance
 
 pytestmark = pytest.mark.acceptance(17, 19)
@@ -55,7 +56,9 @@ class Tiering(WalMessageQueue):
         return done
 
 
-class TestDirectoryWithS3(PublishingConformance, SubscribingConformance, ReadingConformance):
+class TestDirectoryWithS3(
+    PublishingConformance, SubscribingConformance, SeekingConformance, ReadingConformance
+):
     """Each call to the service takes a while: the rest of the suite runs on the next one."""
 
     @pytest.fixture

@@ -19,6 +19,7 @@ from __future__ import annotations
 from penstock.testing.queue_life import LifeConformance
 from penstock.testing.queue_publishing import PublishingConformance
 from penstock.testing.queue_reading import ReadingConformance
+from penstock.testing.queue_seeking import SeekingConformance
 from penstock.testing.queue_subscribing import SubscribingConformance
 from penstock.testing.queue_topics import TopicConformance
 
@@ -26,6 +27,7 @@ from penstock.testing.queue_topics import TopicConformance
 class QueueConformance(
     PublishingConformance,
     SubscribingConformance,
+    SeekingConformance,
     ReadingConformance,
     TopicConformance,
     LifeConformance,
