@@ -341,11 +341,6 @@ class ThreadWorker:
         return max(0.0, self._delayed[0][0] - time.monotonic()) if self._delayed else None
 
 
-def one_ahead(name: str) -> ThreadPoolExecutor:
-    """A thread that prepares the next step while its owner is busy with this one."""
-    return ThreadPoolExecutor(1, name)
-
-
 @dataclass(frozen=True)
 class System:
     """Everything outside the process that the log touches; pass another one to test."""

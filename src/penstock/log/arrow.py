@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from penstock.errors import DamagedEntry, MissingExtra
 from penstock.log.columns import NULL, ColumnView, Lengths
 from penstock.log.frame import Entry
-from penstock.log.reader import Cursor, PartitionReader
-from penstock.system import one_ahead
+from penstock.log.reader import PartitionReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ARROW_CHUNK_BYTES = 4 * 1024 * 1024
+ARROW_CHUNK_BYTES = 1024 * 1024
 BATCH_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of a batch after decompression, unless a single entry has more."""
 
@@ -55,24 +54,11 @@ def read_arrow(
     reader: PartitionReader, start: int, end: int, chunk_bytes: int = ARROW_CHUNK_BYTES
 ) -> Iterator[pa.RecordBatch]:
     """The records from ``start`` to before ``end``, up to the durable offset, checks included."""
-    for entries in _read_ahead(reader.cursor(start), end, chunk_bytes):
+    cursor = reader.cursor(start)
+    while cursor.offset < end and (entries := cursor.fetch(chunk_bytes)):
         for some in _portions(entries):
             batch = to_batch(reader.keys.topic, reader.keys.partition, some)
             yield _between(batch, start, end)
-
-
-def _read_ahead(cursor: Cursor, end: int, chunk_bytes: int) -> Iterator[list[Entry]]:
-    """The entries chunk by chunk; a thread reads and checks the next while one is used."""
-    if cursor.offset >= end:
-        return
-    with one_ahead("penstock-arrow") as ahead:
-        entries = cursor.fetch(chunk_bytes)
-        while entries and cursor.offset < end:
-            following = ahead.submit(cursor.fetch, chunk_bytes)
-            yield entries
-            entries = following.result()
-        if entries:
-            yield entries
 
 
 def _portions(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
@@ -113,11 +99,28 @@ def to_batch(topic: str, partition: int, entries: Sequence[Entry]) -> pa.RecordB
             arrow.array(np.zeros(count, np.int8)), arrow.array([topic])
         ),
         arrow.array(np.full(count, partition, np.int32)),
-        arrow.array(_joined([view.offsets() for view in views])),
-        _timestamps(_joined([view.times() for view in views])),
+        arrow.array(_offsets(views, count)),
+        _timestamps(_times(views)),
         _headers(views, count),
     ]
     return arrow.RecordBatch.from_arrays(columns, schema=schema())
+
+
+def _offsets(views: Sequence[ColumnView], count: int) -> NDArray[np.int64]:
+    """The offsets; in one go where each entry goes on where the last one ended."""
+    first = views[0].base_offset
+    dense = all(view.deltas is None for view in views)
+    if dense and views[-1].base_offset + views[-1].count == first + count:
+        return np.arange(first, first + count, dtype=np.int64)
+    return _joined([view.offsets() for view in views])
+
+
+def _times(views: Sequence[ColumnView]) -> NDArray[np.int64]:
+    """The timestamps; in one go where no record has one of its own."""
+    if all(view.timestamps is None for view in views):
+        times = np.array([view.timestamp for view in views], np.int64)
+        return np.repeat(times, [view.count for view in views])
+    return _joined([view.times() for view in views])
 
 
 def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
