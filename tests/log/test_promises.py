@@ -11,6 +11,7 @@ from penstock import FsyncPolicy, Retention, TopicConfig, WalMessageQueue, WhenF
 from penstock.errors import (
     BufferFull,
     DeadlineExceeded,
+    InvalidOption,
     NotSupported,
     Poisoned,
     RetentionFull,
@@ -218,3 +219,17 @@ async def test_reading_makes_no_topic(tmp_path):
                 await read()
         assert await queue.topics() == []
         assert not os.path.exists(tmp_path / "topics" / "typo")
+
+
+async def test_a_timeout_is_a_number_of_seconds(tmp_path):
+    async with WalMessageQueue(tmp_path) as queue:
+        await queue.create_topic("orders")
+        for wrong in (None, -1):
+            with pytest.raises(InvalidOption, match="seconds"):
+                await queue.publish("orders", b"x", timeout=wrong)  # type: ignore[arg-type]
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreFailed, match="cannot make the directory"):
+        WalMessageQueue(tmp_path / "file" / "log")

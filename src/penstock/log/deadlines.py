@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
-from penstock.errors import DeadlineExceeded
+from penstock.errors import DeadlineExceeded, InvalidOption
 
 _T = TypeVar("_T")
 
@@ -30,6 +30,7 @@ class Deadlines:
         future = loop.create_future()
         queue = self._queues.get(seconds)
         if queue is None:
+            _check_seconds(seconds)
             queue = self._queues[seconds] = deque()
         while queue and queue[0][1].done():
             queue.popleft()
@@ -66,6 +67,13 @@ class Deadlines:
             self._timers[seconds] = self._loop.call_at(queue[0][0], self._expire, seconds)
         else:
             del self._timers[seconds], self._queues[seconds]
+
+
+def _check_seconds(seconds: object) -> None:
+    if not isinstance(seconds, int | float) or seconds < 0:
+        raise InvalidOption(
+            f"timeout is {seconds!r}; it is a number of seconds, at least 0", option="timeout"
+        )
 
 
 async def within(seconds: float, waiting: Awaitable[_T], what: str) -> _T:

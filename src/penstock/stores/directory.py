@@ -59,7 +59,11 @@ class DirectoryStore(PersistentBackingStore):
         try:
             self._make_directories(self.path)
         except OSError as cause:
-            self._fail("make the directory", self.path, cause)
+            raise StoreFailed(
+                f"cannot make the directory {self.path}: {cause.strerror or cause}. Name one that "
+                "can be made or is there",
+                errno=cause.errno,
+            ) from cause
 
     def __repr__(self) -> str:
         return f"DirectoryStore({self.path!r})"
