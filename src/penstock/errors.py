@@ -14,11 +14,21 @@
     │   ├── Closed                 your code closed it
     │   ├── Forked                 opened before fork(), used after it
     │   ├── NotSupported           this store or transport cannot do that
-    │   └── MissingExtra           an optional package is not installed
+    │   ├── MissingExtra           an optional package is not installed
+    │   ├── InvalidMessage         a message that does not decode or is of a type that is not known
+    │   ├── NoHandler              nobody handles the command
+    │   ├── DuplicateHandler       the command has a handler already
+    │   └── WouldDeadlock          a handler waits for itself
     ├── BusyError                  nobody's fault; try again later
     │   ├── BufferFull             the bound of a buffer is reached
     │   ├── RetentionFull          the topic rejects records until some are consumed
+    │   ├── RateLimited            too many calls in too short a time
+    │   ├── CircuitOpen            the handler fails so often that it is not called for a while
     │   └── DeadlineExceeded       the wait was longer than its deadline; the outcome is unknown
+    ├── HandlerError               the fault of a handler, or of who decides about a command
+    │   ├── HandlerFailed          a handler raised; its error is the cause
+    │   ├── ApprovalDenied         somebody said no
+    │   └── ApprovalExpired        nobody said yes in time
     ├── StorageError               the machine's fault
     │   ├── KeyNotFound            a store has no such key
     │   ├── StoreFailed            a disk or database call failed
@@ -107,6 +117,22 @@ class MissingExtra(UsageError, ImportError):
     """An optional package is needed; the message names the extra to install."""
 
 
+class InvalidMessage(UsageError, ValueError):
+    """A message that does not decode, or whose type is not known. Fields: type or topic, reason."""
+
+
+class NoHandler(UsageError, LookupError):
+    """Nobody handles this command: register a handler first. Fields: command."""
+
+
+class DuplicateHandler(UsageError):
+    """The command has a handler in this scope: a command has exactly one. Fields: command."""
+
+
+class WouldDeadlock(UsageError):
+    """A handler waits for something that waits for the handler."""
+
+
 class BusyError(PenstockError):
     """Nobody's fault: try again later. Nothing was written, unless it is DeadlineExceeded."""
 
@@ -119,8 +145,32 @@ class RetentionFull(BusyError):
     """The topic is at its size and rejects records until some are consumed. Nothing was written."""
 
 
+class RateLimited(BusyError):
+    """Too many calls in too short a time. Fields: retry_after, in seconds."""
+
+
+class CircuitOpen(BusyError):
+    """The handler failed so often that it is not called for a while. Fields: handler, retry_after."""
+
+
 class DeadlineExceeded(BusyError, TimeoutError):
     """The wait was longer than its deadline. The outcome is unknown: it may still happen."""
+
+
+class HandlerError(PenstockError):
+    """The fault of a handler, or of who decides about a command."""
+
+
+class HandlerFailed(HandlerError):
+    """A handler raised; its error is the cause. Fields: handler, message_type."""
+
+
+class ApprovalDenied(HandlerError):
+    """The command was not approved. Fields: approval_id, reason, decided_by."""
+
+
+class ApprovalExpired(HandlerError):
+    """Nobody approved the command in time. Fields: approval_id."""
 
 
 class StorageError(PenstockError):

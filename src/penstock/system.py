@@ -7,6 +7,7 @@ what was not synced, a clock that stands still, a worker that runs its jobs at o
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import heapq
 import itertools
@@ -220,6 +221,14 @@ class OsFiles:
         return InotifyWatch.start()
 
 
+class Timer(Protocol):
+    """A call that is due later."""
+
+    def cancel(self) -> None:
+        """Do not call. Does nothing when it was called or cancelled before."""
+        ...
+
+
 class Clock(Protocol):
     """Time. The wall clock may jump; the monotonic one never goes back."""
 
@@ -235,6 +244,10 @@ class Clock(Protocol):
         """Block the calling thread."""
         ...
 
+    def call_after(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call on the running event loop when that much time has passed."""
+        ...
+
 
 class OsClock:
     """The real clock."""
@@ -247,6 +260,9 @@ class OsClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def call_after(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        return asyncio.get_running_loop().call_later(seconds, callback)
 
 
 Job = Callable[[], None]

@@ -1,0 +1,1 @@
+"""The in-process bus: typed commands and events."""

@@ -1,0 +1,464 @@
+"""The bus: the one object that programs talk to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Self, TypeVar
+
+from penstock.bus.batching import Batcher, Batching
+from penstock.bus.commands import Commands, raise_failure
+from penstock.bus.delivery import Outcome, delivery_of
+from penstock.bus.dispatch import Dispatch
+from penstock.bus.groups import AtomicGroup
+from penstock.bus.handlers import Filter, Handler, Target
+from penstock.bus.intake import (
+    PUBLISH_TIMEOUT_SECONDS,
+    Intake,
+    PressureCallback,
+    QueueOptions,
+    wait_for_outcome,
+)
+from penstock.bus.middleware import Middleware
+from penstock.bus.registry import Registry
+from penstock.bus.session import Session
+from penstock.bus.statistics import BusStatistics, HandlerStatistics, StopReport
+from penstock.bus.timers import Timers
+from penstock.errors import Closed, DeadlineExceeded, UsageError, WouldDeadlock
+from penstock.messages import (
+    DEFAULT_SESSION,
+    Command,
+    CommandResult,
+    Envelope,
+    Priority,
+    marks_of,
+)
+from penstock.system import System
+
+logger = logging.getLogger("penstock.bus")
+
+Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+COMMAND_TIMEOUT_SECONDS = 30.0
+STOP_TIMEOUT_SECONDS = 30.0
+SETTLE_TIMEOUT_SECONDS = 30.0
+
+ErrorCallback = Callable[[Handler, Envelope, BaseException], None]
+"""Called with every error of an event handler."""
+
+
+class MessageBus:
+    """Commands and events inside one process.
+
+    ``async with MessageBus() as bus`` starts it; events that were published before wait for that.
+    A bus belongs to the event loop that started it; only :meth:`publish_nowait` may be called from
+    other threads. Any number of buses may exist; they know nothing of each other.
+
+    Every message class has a lane: its events are handled in order (by priority, then first come
+    first served), one at a time unless its handlers ask for more ``concurrency``, and delay no
+    other class. ``queue`` bounds each lane.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str = "bus",
+        queue: QueueOptions | None = None,
+        system: System | None = None,
+    ) -> None:
+        self.name = name
+        self._system = system or System()
+        self._timers = Timers(self._system.clock)
+        self._registry = Registry()
+        self._dispatch = Dispatch(self._registry, PlainFailures(self._tell))
+        self._commands = Commands(self._registry, self._timers)
+        self._intake = Intake(self._dispatch, self._timers, queue or QueueOptions(), self._system)
+        self._sessions: dict[str, Session] = {}
+        self._error_callbacks: list[ErrorCallback] = []
+        self._running = False
+        self._stopping: asyncio.Future[StopReport] | None = None
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Begin to handle events, those first that were published before. Idempotent."""
+        if self._intake.refusal is not None:
+            raise self._intake.refusal.again()
+        if not self._running:
+            self._running = True
+            self._intake.start()
+
+    async def stop(
+        self, *, drain: bool = True, timeout: float = STOP_TIMEOUT_SECONDS
+    ) -> StopReport:
+        """Refuse new messages, handle what is queued, and stop. Idempotent.
+
+        What is not handled within ``timeout``, or at all when ``drain`` is False, is in the
+        report; handlers that still run then are cancelled.
+        """
+        if self._stopping is None:
+            self._intake.refusal = Closed(f"bus {self.name!r} is stopped: make a new one to go on")
+            self._stopping = asyncio.ensure_future(self._stop(drain=drain, timeout=timeout))
+        return await asyncio.shield(self._stopping)
+
+    async def _stop(self, *, drain: bool, timeout: float) -> StopReport:
+        if drain and self._running:
+            try:
+                async with self._timers.deadline(timeout, "drain the bus"):
+                    await self._dispatch.idle()
+            except DeadlineExceeded:
+                logger.warning("bus %r stops with %d events", self.name, self._dispatch.unsettled)
+        undrained = await self._halt()
+        self._running = False
+        self._timers.close()
+        return StopReport(tuple(undrained))
+
+    async def _halt(self) -> list[Envelope]:
+        """Stop all work and give back the events that were not finished."""
+        tasks = [task for task in self._dispatch.tasks if task is not asyncio.current_task()]
+        for lane in self._intake.lanes.values():
+            lane.running = False
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return self._intake.stop()
+
+    async def settle(self, timeout: float = SETTLE_TIMEOUT_SECONDS) -> None:
+        """Wait until every event that was published is handled, with what followed from it.
+
+        Retries are waited for; events that are scheduled for later are not.
+        """
+        if self._intake.is_nested():
+            raise WouldDeadlock(
+                "a handler cannot wait for the bus to settle: it is part of the work"
+            )
+        async with self._timers.deadline(timeout, "settle the bus"):
+            await self._dispatch.idle()
+
+    # Handlers
+
+    def on(self, *targets: Target, **options: Any) -> Callable[[Function], Function]:
+        """Register the decorated function for events; see :meth:`subscribe`."""
+        if not targets:
+            raise UsageError("name what to listen to: @bus.on(OrderPlaced) or @bus.on('orders.*')")
+
+        def register(function: Function) -> Function:
+            for target in targets:
+                self.subscribe(target, function, **options)
+            return function
+
+        return register
+
+    def subscribe(
+        self,
+        target: Target,
+        function: Callable[..., Any],
+        *,
+        name: str = "",
+        session: str = DEFAULT_SESSION,
+        priority: int = Priority.NORMAL,
+        where: Filter | None = None,
+        subclasses: bool = False,
+        concurrency: int = 1,
+        batch: Batching | int | None = None,
+        **options: Any,
+    ) -> Handler:
+        """Call the function for every event of a class, or of the topics that a glob matches.
+
+        The function is sync or async and takes the event, or the event and its envelope. With
+        ``subclasses`` it gets events of derived classes too. With ``batch`` it takes a list.
+        ``where`` is asked before each call. ``close()`` of what is returned ends it.
+        """
+        self._check_options(options)
+        handler = Handler(
+            function,
+            target,
+            name=name,
+            session=session,
+            priority=priority,
+            where=where,
+            subclasses=subclasses,
+            concurrency=concurrency,
+            options=options,
+        )
+        if batch is not None:
+            batching = Batching(batch) if isinstance(batch, int) else batch
+            handler.batch = Batcher(handler, batching, self._dispatch, self._timers)
+        self._prepare(handler)
+        self._registry.add(handler)
+        return handler
+
+    def handles(self, kind: type, **options: Any) -> Callable[[Function], Function]:
+        """Register the decorated function as the one handler of a command."""
+
+        def register(function: Function) -> Function:
+            self.handle(kind, function, **options)
+            return function
+
+        return register
+
+    def handle(
+        self,
+        kind: type,
+        function: Callable[..., Any],
+        *,
+        name: str = "",
+        session: str = DEFAULT_SESSION,
+        **options: Any,
+    ) -> Handler:
+        """Register the one handler of a command; DuplicateHandler when there is one."""
+        self._check_options(options)
+        handler = Handler(function, kind, name=name, session=session, options=options)
+        self._prepare(handler)
+        self._registry.add_command(handler)
+        return handler
+
+    def session(self, name: str) -> Session:
+        """Open a session; ``async with`` closes it and removes its handlers."""
+        if not name or name == DEFAULT_SESSION or name in self._sessions:
+            raise UsageError(
+                f"a session cannot be called {name!r}: it is empty, reserved, or open already"
+            )
+        session = self._sessions[name] = Session(self, name)
+        return session
+
+    def close_session(self, session: Session) -> None:
+        """Forget a session and its handlers; ``session.close()`` calls it."""
+        self._registry.close_session(session.name)
+        self._sessions.pop(session.name, None)
+
+    def add_filter(self, accepts: Filter) -> None:
+        """Let only those events in that the filter accepts."""
+        self._intake.filters.append(accepts)
+
+    def use(self, middleware: Middleware, *, events: bool = True, commands: bool = True) -> None:
+        """Wrap a middleware around every event, every command, or both; the first is outermost."""
+        if events:
+            self._dispatch.middleware.append(middleware)
+        if commands:
+            self._commands.middleware.append(middleware)
+
+    def on_error(self, callback: ErrorCallback) -> None:
+        """Call back with every error of an event handler."""
+        self._error_callbacks.append(callback)
+
+    def on_pressure(self, callback: PressureCallback) -> None:
+        """Call back when a queue passes its high mark, and when it is back at its low one."""
+        self._intake.on_pressure = guarded(callback)
+
+    # Events
+
+    async def publish(
+        self,
+        event: Any,
+        *,
+        session: str = DEFAULT_SESSION,
+        priority: int = Priority.NORMAL,
+        headers: Mapping[str, str] | None = None,
+        correlation_id: str | None = None,
+        timeout: float = PUBLISH_TIMEOUT_SECONDS,
+    ) -> None:
+        """Queue an event for its handlers; returns when it is queued.
+
+        When the queue is full this waits for room, up to ``timeout``, or does what the bus's
+        ``Overflow`` says. Cancelled while it waits, nothing was queued.
+        """
+        envelope = self._intake.enclose(event, session, priority, headers, correlation_id)
+        await self._intake.admit(envelope, timeout)
+
+    def publish_nowait(
+        self,
+        event: Any,
+        *,
+        session: str = DEFAULT_SESSION,
+        priority: int = Priority.NORMAL,
+        headers: Mapping[str, str] | None = None,
+        correlation_id: str | None = None,
+    ) -> None:
+        """Queue an event without waiting, from any thread; BufferFull when there is no room."""
+        self._intake.post(self._intake.enclose(event, session, priority, headers, correlation_id))
+
+    async def publish_and_wait(
+        self,
+        event: Any,
+        *,
+        session: str = DEFAULT_SESSION,
+        priority: int = Priority.NORMAL,
+        headers: Mapping[str, str] | None = None,
+        correlation_id: str | None = None,
+        timeout: float = PUBLISH_TIMEOUT_SECONDS,
+    ) -> Outcome:
+        """Publish an event and wait until all handlers are done with it.
+
+        The handlers run in the calling task when their lane is free, and always when a handler
+        calls. If the caller is cancelled or the timeout passes, the event stays published: a
+        handler that was interrupted by that is called again.
+        """
+        envelope = self._intake.enclose(event, session, priority, headers, correlation_id)
+        delivery_of(envelope)
+        async with self._timers.deadline(timeout, f"handle an event of {envelope.topic}"):
+            await self._run_or_queue(envelope, timeout)
+            return await wait_for_outcome(envelope)
+
+    async def _run_or_queue(self, envelope: Envelope, timeout: float) -> None:
+        lane = self._intake.lane(type(envelope.message))
+        if not self._running or self._intake.filters or self._intake.refusal is not None:
+            await self._intake.admit(envelope, timeout)
+        elif lane.idle or self._intake.is_nested():
+            self._dispatch.accept()
+            rest = lane.begin_in_place(envelope)
+            if rest is not None:
+                await rest
+        else:
+            await self._intake.admit(envelope, timeout)
+
+    @asynccontextmanager
+    async def atomic(self) -> AsyncIterator[AtomicGroup]:
+        """Publish several events, all or none: those of the block, when it ends without an error."""
+        group = AtomicGroup(self._intake)
+        yield group
+        group.publish_all()
+
+    # Commands
+
+    async def execute(
+        self,
+        command: Command[Result],
+        *,
+        session: str = DEFAULT_SESSION,
+        headers: Mapping[str, str] | None = None,
+        correlation_id: str | None = None,
+        timeout: float = COMMAND_TIMEOUT_SECONDS,
+    ) -> CommandResult[Result]:
+        """Run a command by its one handler, in the calling task, and return how it ended.
+
+        Never raises for what the handler or the bus did: ``result.code`` and ``result.error`` say
+        it. After ``timeout`` the handler is cancelled; one that swallows that is waited for.
+        """
+        if self._intake.refusal is not None and not self._intake.is_nested():
+            raise self._intake.refusal.again()
+        envelope = self._intake.enclose(
+            command, session, headers=headers, correlation_id=correlation_id
+        )
+        return await self._commands.execute(envelope, timeout)
+
+    async def send(
+        self,
+        command: Command[Result],
+        *,
+        session: str = DEFAULT_SESSION,
+        headers: Mapping[str, str] | None = None,
+        correlation_id: str | None = None,
+        timeout: float = COMMAND_TIMEOUT_SECONDS,
+    ) -> Result:
+        """As :meth:`execute`, but returns the handler's result and raises what went wrong.
+
+        NoHandler, DeadlineExceeded, RateLimited, CircuitOpen, or HandlerFailed with the handler's
+        error as its cause.
+        """
+        result = await self.execute(
+            command,
+            session=session,
+            headers=headers,
+            correlation_id=correlation_id,
+            timeout=timeout,
+        )
+        raise_failure(result)
+        return result.result  # type: ignore[return-value]  # it succeeded
+
+    # Looking at it
+
+    def topics(self) -> list[str]:
+        """The topics and patterns that somebody listens to."""
+        return self._registry.topics()
+
+    def statistics(self) -> BusStatistics:
+        """The figures of this moment."""
+        events, commands = self._dispatch.counters, self._commands.counters
+        return BusStatistics(
+            name=self.name,
+            events_published=events.published,
+            events_processed=events.processed,
+            events_failed=events.failed,
+            events_filtered=events.filtered,
+            events_unhandled=events.unhandled,
+            events_dropped=events.dropped,
+            events_unsettled=self._dispatch.unsettled,
+            commands_executed=commands.executed,
+            commands_succeeded=commands.succeeded,
+            commands_failed=commands.failed,
+            queues={
+                marks_of(kind).topic: lane.queue.statistics()
+                for kind, lane in self._intake.lanes.items()
+            },
+            handlers=tuple(map(_handler_statistics, self._registry.handlers())),
+            active_sessions=len(self._sessions),
+            timers=len(self._timers),
+        )
+
+    # What a wrapper changes
+
+    def _tell(self, handler: Handler, envelope: Envelope, error: BaseException) -> None:
+        if not self._error_callbacks:
+            logger.error(
+                "%s failed on %s %s", handler.name, envelope.topic, envelope.id, exc_info=error
+            )
+        for callback in self._error_callbacks:
+            guarded(callback)(handler, envelope, error)
+
+    def _prepare(self, handler: Handler) -> None:
+        """Put in front of a handler what the bus offers."""
+
+    def _check_options(self, options: Mapping[str, Any]) -> None:
+        if options:
+            raise UsageError(
+                f"MessageBus has no option {', '.join(sorted(options))}: retries, breakers and "
+                "dead letters come with ResilientMessageBus"
+            )
+
+
+class PlainFailures:
+    """What the plain bus does when a handler fails: tell, and not call it again."""
+
+    def __init__(self, tell: ErrorCallback) -> None:
+        self._tell = tell
+
+    def failed(self, handler: Handler, envelope: Envelope, error: BaseException) -> bool:
+        self._tell(handler, envelope, error)
+        return False
+
+    def refused(self, handler: Handler, envelope: Envelope) -> None:
+        raise AssertionError("the plain bus has no guards")
+
+
+def guarded(callback: Callable[..., None]) -> Callable[..., None]:
+    """A callback whose errors are logged and go no further."""
+
+    def call(*arguments: Any) -> None:
+        try:
+            callback(*arguments)
+        except Exception:
+            logger.exception("a callback of the bus failed")
+
+    return call
+
+
+def _handler_statistics(handler: Handler) -> HandlerStatistics:
+    return HandlerStatistics(
+        name=handler.name,
+        target=handler.label,
+        session=handler.session,
+        handled=handler.handled,
+        failed=handler.failed,
+        filtered=handler.filtered,
+    )

@@ -1,0 +1,142 @@
+"""Executing commands: one handler, one result, a timeout that is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.bus.dispatch import was_cancelled
+from penstock.bus.drive import Suspended
+from penstock.bus.handlers import Handler
+from penstock.bus.middleware import CommandMiddleware, chain
+from penstock.bus.registry import Registry
+from penstock.bus.timers import Timers
+from penstock.errors import (
+    ApprovalDenied,
+    ApprovalExpired,
+    CircuitOpen,
+    DeadlineExceeded,
+    HandlerFailed,
+    NoHandler,
+    RateLimited,
+)
+from penstock.messages import Code, CommandResult, Envelope, check_type, dotted_name
+
+CODES: dict[type[BaseException], Code] = {
+    NoHandler: Code.NO_HANDLER,
+    DeadlineExceeded: Code.TIMEOUT,
+    RateLimited: Code.RATE_LIMITED,
+    CircuitOpen: Code.CIRCUIT_OPEN,
+    ApprovalDenied: Code.DENIED,
+    ApprovalExpired: Code.EXPIRED,
+}
+
+
+class HandlerRaised(Exception):
+    """Keeps an error of a handler apart from the same kind of error of the bus."""
+
+    def __init__(self, handler: Handler, error: BaseException) -> None:
+        super().__init__()
+        self.handler = handler
+        self.error = error
+
+
+@dataclass(slots=True)
+class CommandCounters:
+    """Commands by how they ended."""
+
+    executed: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
+Around = Callable[[Handler, Envelope, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Wraps the call of a command's handler, as retries do."""
+
+
+class Commands:
+    """Runs commands through middleware and their handler."""
+
+    def __init__(self, registry: Registry, timers: Timers) -> None:
+        self.registry = registry
+        self.timers = timers
+        self.middleware: list[CommandMiddleware] = []
+        self.around: Around | None = None
+        self.counters = CommandCounters()
+
+    async def execute(self, envelope: Envelope, timeout: float) -> CommandResult[Any]:
+        """Run the command in the calling task. Errors become part of the result.
+
+        A cancellation of the caller cancels the handler and stays a cancellation.
+        """
+        self.counters.executed += 1
+        metadata: dict[str, Any] = {"id": envelope.id, "correlation_id": envelope.correlation}
+        try:
+            result = await self._run(envelope, timeout, metadata)
+        except HandlerRaised as raised:
+            return self._failed(raised.error, Code.HANDLER_ERROR, metadata)
+        except Exception as error:
+            return self._failed(error, CODES.get(type(error), Code.HANDLER_ERROR), metadata)
+        self.counters.succeeded += 1
+        return CommandResult(code=Code.OK, result=result, metadata=metadata)
+
+    async def _run(self, envelope: Envelope, timeout: float, metadata: dict[str, Any]) -> Any:
+        async with self.timers.deadline(timeout, f"execute {envelope.topic}"):
+            if not self.middleware:
+                return await self._call(envelope, metadata)
+            return await chain(self.middleware, lambda passed: self._call(passed, metadata))(
+                envelope
+            )
+
+    async def _call(self, envelope: Envelope, metadata: dict[str, Any]) -> Any:
+        kind = type(envelope.message)
+        handler = self.registry.command(kind, envelope.session)
+        if handler is None:
+            check_type(kind)
+            raise NoHandler(
+                f"nobody handles {dotted_name(kind)}: register a handler with @bus.handles",
+                command=dotted_name(kind),
+            )
+        metadata["handler"] = handler.name
+        if self.around is not None:
+            return await self.around(handler, envelope, lambda: call_handler(handler, envelope))
+        return await call_handler(handler, envelope)
+
+    def _failed(
+        self, error: BaseException, code: Code, metadata: dict[str, Any]
+    ) -> CommandResult[Any]:
+        self.counters.failed += 1
+        return CommandResult(code=code, error=error, metadata=metadata)
+
+
+async def call_handler(handler: Handler, envelope: Envelope) -> Any:
+    """Call a command's handler; what it raises comes as HandlerRaised."""
+    try:
+        result = handler.begin(envelope)
+        if type(result) is Suspended:
+            result = await result
+    except Exception as error:
+        handler.failed += 1
+        raise HandlerRaised(handler, error) from error
+    except asyncio.CancelledError as error:
+        handler.failed += 1
+        if was_cancelled():
+            raise
+        raise HandlerRaised(handler, error) from error
+    handler.handled += 1
+    return result
+
+
+def raise_failure(result: CommandResult[Any]) -> None:
+    """Raise what kept a command from succeeding: our own error, or HandlerFailed."""
+    if result.error is None:
+        return
+    if result.code is Code.HANDLER_ERROR:
+        raise HandlerFailed(
+            f"{result.metadata.get('handler')} failed: {result.error!r}",
+            handler=result.metadata.get("handler"),
+            code=result.code,
+        ) from result.error
+    raise result.error

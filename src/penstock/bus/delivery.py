@@ -1,0 +1,76 @@
+"""What the bus notes about a message on its way, and what it tells who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from penstock.bus.handlers import Handler
+from penstock.errors import HandlerFailed
+from penstock.messages import Envelope
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A handler that failed on a message for good."""
+
+    handler: str
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a published event."""
+
+    handled: int
+    """Handlers that are done with it."""
+    failures: tuple[Failure, ...] = ()
+    dropped: bool = False
+    """It made room for newer events before it was handled (DROP_OLDEST)."""
+    filtered: bool = False
+    """A filter or a middleware kept it from all handlers."""
+
+    @property
+    def success(self) -> bool:
+        """Whether every handler that wanted it is done with it."""
+        return not self.failures and not self.dropped
+
+    def unwrap(self) -> None:
+        """Raise HandlerFailed for the first failure, if there is one."""
+        for failure in self.failures:
+            raise HandlerFailed(
+                f"{failure.handler} failed: {failure.error!r}", handler=failure.handler
+            ) from failure.error
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """Notes on one event. Most events need none."""
+
+    open: int = 1
+    """What is still to be done with the event; it is settled at zero."""
+    waiters: list[asyncio.Future[Outcome]] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    done: set[Handler] = field(default_factory=set)
+    """Handlers that are done with it, and must not be called if it comes again."""
+    filtered: bool = False
+    attempts: dict[Handler, int] = field(default_factory=dict)
+    """How often a handler was called, for those that failed."""
+
+    def outcome(self) -> Outcome:
+        """What became of the event."""
+        return Outcome(len(self.done), tuple(self.failures), filtered=self.filtered)
+
+    def resolve(self, outcome: Outcome) -> None:
+        """Tell who waits."""
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(outcome)
+
+
+def delivery_of(envelope: Envelope) -> Delivery:
+    """The notes on an event, made when there are none yet."""
+    if envelope.delivery is None:
+        envelope.delivery = Delivery()
+    notes: Delivery = envelope.delivery
+    return notes

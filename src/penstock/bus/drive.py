@@ -1,0 +1,79 @@
+"""Driving a handler in place: no task, no turn of the event loop, unless it really waits.
+
+A handler that never waits for anything is finished after one ``send``. One that does is carried
+on by the task that started it, so that ``asyncio.current_task()``, timeouts and cancel scopes
+inside it belong to that task from its first line to its last.
+
+Each call has a context of its own: a context variable that a handler sets ends with the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, ContextVar, copy_context
+from functools import partial
+from inspect import isawaitable
+from types import CoroutineType
+from typing import Any
+
+from penstock.messages import Envelope
+
+_current: ContextVar[Envelope | None] = ContextVar("penstock_current_envelope", default=None)
+
+
+def current_envelope() -> Envelope | None:
+    """The envelope of the message that the calling code handles; None outside of handlers."""
+    return _current.get()
+
+
+class Suspended:
+    """A handler that waits for something. Await it at once, in the task that began it."""
+
+    __slots__ = ("_context", "_coroutine", "_yielded")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], yielded: Any, context: Context) -> None:
+        self._coroutine = coroutine
+        self._yielded = yielded
+        self._context = context
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        step: Callable[[], Any]
+        yielded = self._yielded
+        while True:
+            try:
+                value = yield yielded
+            except BaseException as error:
+                step = partial(self._coroutine.throw, error)
+            else:
+                step = partial(self._coroutine.send, value)
+            try:
+                yielded = self._context.run(step)
+            except StopIteration as stop:
+                return stop.value
+
+
+def begin(function: Callable[[Any], Any], envelope: Envelope, argument: Any) -> Any:
+    """Call the handler and drive it until it ends or waits.
+
+    Returns what the handler returned, or a :class:`Suspended`; raises what the handler raised.
+    """
+    context = copy_context()
+    return context.run(_begin, function, envelope, argument, context)
+
+
+def _begin(function: Callable[[Any], Any], envelope: Envelope, argument: Any, here: Context) -> Any:
+    _current.set(envelope)
+    result = function(argument)
+    if type(result) is not CoroutineType:
+        if result is None or not isawaitable(result):
+            return result
+        result = _wait_for(result)
+    try:
+        yielded = result.send(None)
+    except StopIteration as stop:
+        return stop.value
+    return Suspended(result, yielded, here)
+
+
+async def _wait_for(awaitable: Any) -> Any:
+    return await awaitable

@@ -1,0 +1,63 @@
+"""The figures of a bus, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.bus.queue import QueueStatistics
+from penstock.messages import Envelope
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerStatistics:
+    """One handler."""
+
+    name: str
+    target: str
+    session: str
+    handled: int
+    failed: int
+    """Calls that raised; a retry that raises counts again."""
+    filtered: int
+
+
+@dataclass(frozen=True, slots=True)
+class BusStatistics:
+    """A bus: ``published = processed + failed + filtered + unhandled + dropped + unsettled``."""
+
+    name: str
+    events_published: int
+    events_processed: int
+    events_failed: int
+    """Events that at least one handler failed on for good."""
+    events_filtered: int
+    """Events that filters or middleware kept from all handlers."""
+    events_unhandled: int
+    """Events that nobody listens to."""
+    events_dropped: int
+    """Events that made room for others in a full queue."""
+    events_unsettled: int
+    """Events that are queued, in work, or wait for a retry."""
+    commands_executed: int
+    commands_succeeded: int
+    commands_failed: int
+    queues: Mapping[str, QueueStatistics]
+    """By topic."""
+    handlers: tuple[HandlerStatistics, ...]
+    active_sessions: int
+    timers: int
+    """Calls that are due later: schedules, retries, timeouts."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopReport:
+    """What ``stop`` could not finish."""
+
+    undrained: tuple[Envelope, ...] = ()
+    """Events that no handler, or not all handlers, are done with."""
+
+    @property
+    def drained(self) -> bool:
+        """Whether nothing was left."""
+        return not self.undrained

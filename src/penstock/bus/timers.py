@@ -1,0 +1,168 @@
+"""Everything of the bus that happens later: one heap, one timer of the clock.
+
+A hundred thousand pending calls cost a heap entry each and no CPU. All of them stand on the clock
+that the bus was given, so a test decides what time it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+from types import TracebackType
+
+from penstock.errors import DeadlineExceeded, InvalidOption
+from penstock.system import Clock, Timer
+
+SLEEP_MAX_SECONDS = 3_600.0
+"""The loop's timer is set again at least this often: very long waits overflow some selectors."""
+
+
+class PendingCall:
+    """A call that is due later."""
+
+    __slots__ = ("callback", "timers")
+
+    def __init__(self, timers: Timers, callback: Callable[[], None]) -> None:
+        self.timers = timers
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        """Do not call. Does nothing when it was called or cancelled before."""
+        if self.callback is not None:
+            self.callback = None
+            self.timers.forget()
+
+
+class Timers:
+    """Calls that are due later, in order. Belongs to one event loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self._heap: list[tuple[float, int, PendingCall]] = []
+        self._ticket = itertools.count()
+        self._cancelled = 0
+        self._armed: Timer | None = None
+        self._armed_for = float("inf")
+
+    def __len__(self) -> int:
+        return len(self._heap) - self._cancelled
+
+    def call_after(self, seconds: float, callback: Callable[[], None]) -> PendingCall:
+        """Call when that much time has passed."""
+        due = self.clock.monotonic() + max(0.0, seconds)
+        call = PendingCall(self, callback)
+        heapq.heappush(self._heap, (due, next(self._ticket), call))
+        if due < self._armed_for:
+            self._arm()
+        return call
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait that long on the clock of the bus."""
+        done = asyncio.get_running_loop().create_future()
+        call = self.call_after(seconds, lambda: _resolve(done))
+        try:
+            await done
+        finally:
+            call.cancel()
+
+    def deadline(self, seconds: float | None, action: str) -> Deadline:
+        """A block that is cancelled after that much time and then raises DeadlineExceeded."""
+        return Deadline(self, seconds, action)
+
+    def forget(self) -> None:
+        """One more entry is cancelled; when most are, the heap is made anew without them."""
+        self._cancelled += 1
+        if self._cancelled > 64 and self._cancelled * 2 > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[2].callback is not None]
+            heapq.heapify(self._heap)
+            self._cancelled = 0
+
+    def close(self) -> None:
+        """Drop all calls."""
+        self._heap.clear()
+        self._cancelled = 0
+        self._disarm()
+
+    def _run_due(self) -> None:
+        self._disarm()
+        now = self.clock.monotonic()
+        while self._heap and self._heap[0][0] <= now:
+            callback = heapq.heappop(self._heap)[2].callback
+            if callback is None:
+                self._cancelled -= 1
+            else:
+                self._call(callback)
+        self._arm()
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception as error:
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "a timer of the bus raised", "exception": error}
+            )
+
+    def _arm(self) -> None:
+        while self._heap and self._heap[0][2].callback is None:
+            heapq.heappop(self._heap)
+            self._cancelled -= 1
+        if not self._heap or self._heap[0][0] >= self._armed_for:
+            return
+        self._disarm()
+        self._armed_for = self._heap[0][0]
+        wait = min(self._armed_for - self.clock.monotonic(), SLEEP_MAX_SECONDS)
+        self._armed = self.clock.call_after(max(0.0, wait), self._run_due)
+
+    def _disarm(self) -> None:
+        if self._armed is not None:
+            self._armed.cancel()
+        self._armed = None
+        self._armed_for = float("inf")
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class Deadline:
+    """Cancels the task that is inside when the time is up; see :meth:`Timers.deadline`.
+
+    Like ``asyncio.timeout``, but on the clock of the bus. Code that swallows its cancellation is
+    waited for. A cancellation from outside stays a cancellation.
+    """
+
+    def __init__(self, timers: Timers, seconds: float | None, action: str) -> None:
+        if seconds is not None and not seconds >= 0:
+            raise InvalidOption(f"a timeout of {seconds} s: use 0 or more", option="timeout")
+        self._timers = timers
+        self._seconds = seconds
+        self._action = action
+        self._expired = False
+        self._call: PendingCall | None = None
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelling = task.cancelling()
+        if self._seconds is not None:
+            self._call = self._timers.call_after(self._seconds, self._expire)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if self._call is not None:
+            self._call.cancel()
+        if not self._expired:
+            return
+        if self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise DeadlineExceeded(
+                f"could not {self._action} within {self._seconds:g} s", seconds=self._seconds
+            ) from error
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._task.cancel()
