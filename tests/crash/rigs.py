@@ -23,6 +23,7 @@ import msgspec
 import pytest
 
 from penstock.log.queue import WalMessageQueue
+from penstock.log.receipts import Acknowledgement
 from penstock.log.records import Record
 from penstock.log.topic import TopicConfig
 from tests.crash import writer as program
@@ -236,6 +237,9 @@ class Ledger:
     score: Score = field(default_factory=Score)
     tears: bool = False
     """Writes may be torn, so that a slot of an offset file may be damaged; the other one counts."""
+    varied: bool = False
+    """The writers publish varied keys and tombstones."""
+    tier: str = ""
 
     def __post_init__(self) -> None:
         self.partitions: int = self.config.get("partitions", 1)
@@ -256,7 +260,7 @@ class Ledger:
     def take(self, child: Child) -> None:
         """Write down what a writer said."""
         frames = iter(child.frames)
-        subscriber = child.spec.subscriber
+        names = child.spec.subscriber, child.spec.lagging
         for frame in frames:
             match frame.kind:
                 case Kind.TRYING:
@@ -271,9 +275,9 @@ class Ledger:
                 case Kind.DURABLE:
                     self.durable[frame.partition] = max(self.durable[frame.partition], frame.a)
                 case Kind.COMMITTING:
-                    self.committing[subscriber, frame.partition].add(frame.a)
+                    self.committing[names[frame.b], frame.partition].add(frame.a)
                 case Kind.COMMITTED:
-                    self.committed[subscriber, frame.partition] = frame.a
+                    self.committed[names[frame.b], frame.partition] = frame.a
                     self.score.commits += 1
         self.tried[child.spec.writer] = max(self.tried[child.spec.writer], 0)
 
@@ -335,18 +339,24 @@ class Ledger:
         self.earliest[partition] = earliest
         return earliest
 
-    def _check_record(self, record: Record, partition: int) -> None:
-        assert record.value is not None
+    def parts_of(self, writer: int, sequence: int) -> program.Parts:
+        return program.parts_of(writer, sequence, self.record_bytes, varied=self.varied)
+
+    def _check_content(self, record: Record, partition: int) -> tuple[int, int]:
+        """The numbers of a record that is in all its parts the one that was published."""
         assert record.partition == partition
-        writer, sequence = numbers = program.numbers_of(record.value)
-        assert record.value == program.value_of(writer, sequence, self.record_bytes), record
-        assert record.key == program.key_of(sequence)
-        assert dict(record.headers) == program.headers_of(sequence)
+        writer, sequence = numbers = program.numbers_in(record)
+        read = program.Parts(record.value, record.key, dict(record.headers))
+        assert read == self.parts_of(*numbers), record
+        assert sequence < self.tried[writer], f"{numbers} was never published"
+        return numbers
+
+    def _check_record(self, record: Record, partition: int) -> None:
+        writer, sequence = numbers = self._check_content(record, partition)
         found = self.found[partition]
         if record.offset < len(found):
             assert found[record.offset] == numbers, "a record has changed its place"
             return
-        assert sequence < self.tried[writer], f"{numbers} was never published"
         assert numbers not in self._seen, f"{numbers} is there twice"
         assert sequence > self._newest[partition].get(writer, -1), f"{numbers} is out of order"
         assert record.timestamp >= self._times[partition], "time goes back"
@@ -390,52 +400,59 @@ class Ledger:
         async with queue.subscribe(self.topic, name) as subscription:
             assert self.tears or not subscription.damaged_offsets
             for partition, position in subscription.positions().items():
-                done = self.committed[name, partition]
-                tried = self.committing[name, partition]
-                if not tried:
-                    # It may have begun when retention had removed the first records.
-                    done = max(done, self.earliest[partition])
-                allowed = {done, *(offset for offset in tried if offset > done)}
-                assert position in allowed, f"{name} resumes at {position}, not in {allowed}"
-                assert position >= self.earliest[partition], "what a subscriber needs is gone"
-                self.committed[name, partition] = position
-                tried.clear()
+                self._check_position(name, partition, position)
             if subscription.lag():
                 async for batch in subscription.batches(10):
                     first = batch.records[0].offset
                     assert first == self.committed[name, batch.partition]
                     break
 
+    def _check_position(self, name: str, partition: int, position: int) -> None:
+        tried = self.committing[name, partition]
+        done = self.committed.get((name, partition))
+        if done is None:
+            # It may have begun when retention had removed the first records.
+            done = 0 if tried else self.earliest[partition]
+        allowed = {done, *(offset for offset in tried if offset > done)}
+        assert position in allowed, f"{name} resumes at {position}, not in {allowed}"
+        assert position >= self.earliest[partition], "what a subscriber needs is gone"
+        self.committed[name, partition] = position
+        tried.clear()
+
     def check_now(
         self, *, again: bool = False, exact: bool = True, subscribers: Sequence[str] = ()
     ) -> None:
         """Open the log, check everything, and publish one more record to show that it goes on."""
         asyncio.run(self._check_now(again, exact, subscribers))
+        self.count_recovered()
+
+    def count_recovered(self) -> None:
         unsaid = len(self._seen) - self._said + len(self.lost)
         self.score.recovered += unsaid - self._unsaid
         self._unsaid = unsaid
 
     async def _check_now(self, again: bool, exact: bool, subscribers: Sequence[str]) -> None:
-        async with WalMessageQueue(self.path) as queue:
+        async with WalMessageQueue(self.path, tier=self.tier or None) as queue:
             await self.check(queue, again=again, exact=exact)
             for name in subscribers:
                 await self.check_subscriber(queue, name)
             await self._go_on(queue)
 
     async def _go_on(self, queue: WalMessageQueue) -> None:
+        acknowledged = await self._publish_one(queue)
+        assert acknowledged.offset == len(self.found[acknowledged.partition])
+        await self._check_partition(queue, acknowledged.partition, again=False, exact=True)
+
+    async def _publish_one(self, queue: WalMessageQueue) -> Acknowledgement:
         sequence = self.tried[0]
         self.tried[0] += 1
+        value, key, headers = self.parts_of(0, sequence)
         acknowledged = await queue.publish(
-            self.topic,
-            program.value_of(0, sequence, self.record_bytes),
-            key=program.key_of(sequence),
-            headers=program.headers_of(sequence),
-            durable=True,
+            self.topic, value, key=key, headers=headers, durable=True
         )
         self._count(1)
         assert acknowledged.durable
-        assert acknowledged.offset == len(self.found[acknowledged.partition])
-        await self._check_partition(queue, acknowledged.partition, again=False, exact=True)
+        return acknowledged
 
 
 # ------------------------------------------------------------------------------------ real disks

@@ -19,17 +19,19 @@ import struct
 import sys
 import time
 import traceback
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from penstock.errors import PenstockError, Poisoned, StorageError, SubscriberBusy
 from penstock.log.queue import WalMessageQueue
+from penstock.log.records import Record
 from penstock.log.subscription import Subscription
 from penstock.log.topic import TopicConfig
-from penstock.system import Buffer, OsFiles, System
+from penstock.system import Buffer, OsClock, OsFiles, System
 
 FILLER = random.Random(7).randbytes(64 * 1024)
 FRAME = struct.Struct("<BIIQQQd")
@@ -43,8 +45,8 @@ class Kind(enum.IntEnum):
     ACKNOWLEDGED = enum.auto()  # a: offset, b: sequence number, c: whether it is durable
     RANGE = enum.auto()  # a, b: first offset and the one behind the last; follows MANY
     MANY = enum.auto()  # a, b: first sequence number and the one behind the last, c: durable
-    COMMITTING = enum.auto()  # a: offset
-    COMMITTED = enum.auto()  # a: offset
+    COMMITTING = enum.auto()  # a: offset, b: 1 when it is the lagging subscriber
+    COMMITTED = enum.auto()  # a, b: the same
     DURABLE = enum.auto()  # a: every offset below it
     FAILED = enum.auto()  # a: number of the error in ERRORS, b: errno
     CLOSED = enum.auto()
@@ -73,6 +75,8 @@ class Spec:
     fault: str = ""
     """One of FAULTS: a file layer that dies, lies or fails."""
     fault_at: int = 0
+    fault_calls: list[str] = field(default_factory=list)
+    """Of which calls it is the n-th at which the process is killed; empty: of all."""
     simple: bool = False
     """One record at a time, and go on after an error, to see what later calls say."""
     record_bytes: int = 0
@@ -81,6 +85,15 @@ class Spec:
 
     maintenance: float | None = None
     """Seconds between rounds of retention and compaction; None: no rounds."""
+    upkeep: str = ""
+    """Rounds of upkeep: all the time ``beside`` the steps, or one ``between`` two steps."""
+    lagging: str = ""
+    """A second subscriber, which reads and commits more seldom."""
+    tier: str = ""
+    varied: bool = False
+    """Keys that come often, seldom or not at all, and tombstones."""
+    hours: int = 0
+    """How far its clock is ahead."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -115,27 +128,58 @@ def headers_of(sequence: int) -> Mapping[str, bytes]:
     return {"sequence": b"%d" % sequence} if sequence % 5 == 0 else {}
 
 
+class Parts(NamedTuple):
+    """A record as it is published."""
+
+    value: bytes | None
+    key: bytes | None
+    headers: Mapping[str, bytes]
+
+
+def parts_of(writer: int, sequence: int, size: int = 0, *, varied: bool = False) -> Parts:
+    """The record of two numbers. A tombstone has them in a header."""
+    value, headers = value_of(writer, sequence, size), headers_of(sequence)
+    if not varied:
+        return Parts(value, key_of(sequence), headers)
+    chance = zlib.crc32(b"%d:%d" % (writer, sequence))
+    kind, rest = chance % 8, chance // 8
+    if kind == 0:
+        return Parts(value, None, headers)
+    key = b"often-%d" % (rest % 5) if kind < 5 else b"seldom-%d" % (rest % 300)
+    if rest % 7:
+        return Parts(value, key, headers)
+    return Parts(None, key, {**headers, "tombstone": b"%d:%d:" % (writer, sequence)})
+
+
+def numbers_in(record: Record) -> tuple[int, int]:
+    """The writer and the sequence number of a record that was read."""
+    return numbers_of(record.headers["tombstone"] if record.value is None else record.value)
+
+
 # ---------------------------------------------------------------------------------- file layers
 
 
 class DyingFiles(OsFiles):
-    """The process is killed at the n-th call that changes something.
+    """The process is killed at the n-th call that changes something, or of some such calls.
 
     ``before`` it, ``after`` it, or (a write) in the ``middle`` of it.
     """
 
-    def __init__(self, when: str, number: int) -> None:
+    def __init__(self, when: str, number: int, calls: Sequence[str] = ()) -> None:
         self._when = when
         self._left = number
+        self._calls = calls
 
-    def _dies(self) -> bool:
+    def _dies(self, call: str) -> bool:
+        if self._calls and call not in self._calls:
+            return False
         self._left -= 1
         if self._left == 0 and self._when == "before":
             die()
         return self._left == 0
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> int:
-        dies = create and self._dies()
+        dies = create and self._dies("open")
         try:
             return super().open(path, create=create, write=write)
         finally:
@@ -143,7 +187,7 @@ class DyingFiles(OsFiles):
                 die()
 
     def write(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
-        if self._dies():
+        if self._dies("write"):
             data = b"".join(buffers)
             part = len(data) // 2 if self._when == "middle" else len(data)
             super().write(descriptor, [data[:part]], position)
@@ -151,14 +195,14 @@ class DyingFiles(OsFiles):
         super().write(descriptor, buffers, position)
 
     def try_lock(self, descriptor: int) -> bool:
-        dies = self._dies()
+        dies = self._dies("try_lock")
         taken = super().try_lock(descriptor)
         return die() if dies else taken
 
 
 def _dying(name: str) -> Any:
     def call(self: DyingFiles, *arguments: Any) -> Any:
-        dies = self._dies()
+        dies = self._dies(name)
         try:
             return getattr(super(DyingFiles, self), name)(*arguments)
         finally:
@@ -192,10 +236,20 @@ def files_of(spec: Spec) -> OsFiles:
         case "":
             return OsFiles()
         case "before" | "middle" | "after":
-            return DyingFiles(spec.fault, spec.fault_at)
+            return DyingFiles(spec.fault, spec.fault_at, spec.fault_calls)
         case "lies":
             return LyingFiles()
     raise ValueError(spec.fault)
+
+
+class AheadClock(OsClock):
+    """A clock that is some hours ahead: for its process, yesterday's records are old."""
+
+    def __init__(self, hours: int) -> None:
+        self._ahead_ms = hours * 60 * 60 * 1000
+
+    def time_ms(self) -> int:
+        return super().time_ms() + self._ahead_ms
 
 
 # --------------------------------------------------------------------------------------- frames
@@ -235,14 +289,22 @@ class Writer:
         self.out = out
         self.random = random.Random(spec.seed)
         self.sequence = spec.first_sequence
-        self.system = System(files=files_of(spec))
+        self.system = System(files=files_of(spec), clock=AheadClock(spec.hours))
         self.queue = self.new_queue()
         self.subscription: Subscription | None = None
+        self.lagging: Subscription | None = None
+        self.tending: asyncio.Task[None] | None = None
+        self.closing = False
         self.told: dict[int, int] = {}
 
     def new_queue(self) -> WalMessageQueue:
-        interval = self.spec.maintenance
-        return WalMessageQueue(self.spec.path, system=self.system, maintenance_interval=interval)
+        spec = self.spec
+        return WalMessageQueue(
+            spec.path,
+            system=self.system,
+            tier=spec.tier or None,
+            maintenance_interval=spec.maintenance,
+        )
 
     async def run(self) -> None:
         await self.open()
@@ -252,6 +314,7 @@ class Writer:
                 await self.simple()
             else:
                 await self.step()
+            await self.tend_between()
             done += 1
         await self.close()
 
@@ -262,11 +325,36 @@ class Writer:
         if spec.subscriber:
             self.subscription = self.queue.subscribe(spec.topic, spec.subscriber)
             await self.subscription.open()
+        if spec.lagging:
+            self.lagging = self.queue.subscribe(spec.topic, spec.lagging)
+            await self.lagging.open()
+        if spec.upkeep == "beside":
+            self.closing = False
+            self.tending = asyncio.create_task(self.tend_beside())
         self.out.say(Kind.OPENED)
 
     async def close(self) -> None:
+        self.closing = True
+        if self.tending is not None:
+            await self.tending
         await self.queue.close()
         self.out.say(Kind.CLOSED)
+
+    async def tend_beside(self) -> None:
+        while not self.closing:
+            await self.tend()
+
+    async def tend_between(self) -> None:
+        if self.spec.upkeep == "between":
+            await self.tend()
+        if self.tending is not None and self.tending.done():
+            await self.tending
+
+    async def tend(self) -> None:
+        """A round of upkeep; whatever keeps it from finishing ends the writer."""
+        for report in await self.queue.maintain():
+            if report.error is not None:
+                raise report.error
 
     async def reopen(self) -> None:
         await self.close()
@@ -275,7 +363,11 @@ class Writer:
 
     async def step(self) -> None:
         choices = [self.one, self.some, self.many, self.burst, self.read, self.flush, self.reopen]
-        (chosen,) = self.random.choices(choices, [30, 20, 12, 10, 20, 5, 3])
+        weights = [30, 20, 12, 10, 20, 5, 3]
+        if self.lagging is not None:
+            choices.append(self.lag)
+            weights.append(8)
+        (chosen,) = self.random.choices(choices, weights)
         await chosen()
         self.tell_durable()
 
@@ -292,14 +384,14 @@ class Writer:
                 self.told[partition] = durable
                 self.out.say(Kind.DURABLE, partition, durable)
 
-    async def publish(self, sequence: int, *, durable: bool = False) -> None:
+    def parts(self, sequence: int) -> Parts:
         spec = self.spec
+        return parts_of(spec.writer, sequence, spec.record_bytes, varied=spec.varied)
+
+    async def publish(self, sequence: int, *, durable: bool = False) -> None:
+        value, key, headers = self.parts(sequence)
         acknowledged = await self.queue.publish(
-            spec.topic,
-            value_of(spec.writer, sequence, spec.record_bytes),
-            key=key_of(sequence),
-            headers=headers_of(sequence),
-            durable=durable,
+            self.spec.topic, value, key=key, headers=headers, durable=durable
         )
         where = acknowledged.partition, acknowledged.offset
         self.out.say(Kind.ACKNOWLEDGED, *where, sequence, acknowledged.durable)
@@ -312,30 +404,16 @@ class Writer:
         await asyncio.gather(*map(self.publish, self.take(self.random.randint(2, 20))))
 
     async def many(self) -> None:
-        spec = self.spec
         numbers = self.take(self.random.randint(1, 200))
-        done = await self.queue.publish_many(
-            spec.topic,
-            [value_of(spec.writer, one, spec.record_bytes) for one in numbers],
-            keys=[key_of(one) for one in numbers],
-            headers=[headers_of(one) for one in numbers],
-        )
+        values, keys, headers = zip(*map(self.parts, numbers), strict=True)
+        done = await self.queue.publish_many(self.spec.topic, values, keys=keys, headers=headers)
         frames: list[Said] = [(Kind.MANY, 0, numbers.start, numbers.stop, int(done.durable))]
         frames += [(Kind.RANGE, part, *ends, 0) for part, ends in done.ranges.items()]
         self.out.say_all(frames)
 
     async def burst(self) -> None:
-        spec = self.spec
         numbers = self.take(self.random.randint(2, 50))
-        receipts = [
-            self.queue.publish_nowait(
-                spec.topic,
-                value_of(spec.writer, one, spec.record_bytes),
-                key_of(one),
-                headers_of(one),
-            )
-            for one in numbers
-        ]
+        receipts = [self.queue.publish_nowait(self.spec.topic, *self.parts(one)) for one in numbers]
         durable = True
         frames: list[Said] = []
         for receipt in dict.fromkeys(receipts):
@@ -345,13 +423,19 @@ class Writer:
         self.out.say_all([(Kind.MANY, 0, numbers.start, numbers.stop, int(durable)), *frames])
 
     async def read(self) -> None:
-        subscription = self.subscription
+        await self.consume(self.subscription)
+
+    async def lag(self) -> None:
+        await self.consume(self.lagging)
+
+    async def consume(self, subscription: Subscription | None) -> None:
         if subscription is None or not subscription.lag():
             return
         async for batch in subscription.batches(self.random.randint(1, 300)):
-            self.out.say(Kind.COMMITTING, batch.partition, batch.next_offset)
+            place = batch.partition, batch.next_offset, int(subscription is self.lagging)
+            self.out.say(Kind.COMMITTING, *place)
             await subscription.commit(batch)
-            self.out.say(Kind.COMMITTED, batch.partition, batch.next_offset)
+            self.out.say(Kind.COMMITTED, *place)
             break
 
     async def flush(self) -> None:
@@ -417,7 +501,7 @@ def write(spec: Spec, descriptor: int) -> int:
         asyncio.run((Reader if spec.reads else Writer)(spec, out).run())
     except (PenstockError, OSError) as error:
         out.failed(error)
-        if spec.reads:
+        if spec.reads or spec.upkeep:
             traceback.print_exc()
         return 3
     except BaseException:
