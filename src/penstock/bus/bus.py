@@ -131,7 +131,7 @@ class MessageBus:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        return self._intake.stop()
+        return self._intake.stop() + self._parked()
 
     async def settle(self, timeout: float = SETTLE_TIMEOUT_SECONDS) -> None:
         """Wait until every event that was published is handled, with what followed from it.
@@ -415,6 +415,10 @@ class MessageBus:
             )
         for callback in self._error_callbacks:
             guarded(callback)(handler, envelope, error)
+
+    def _parked(self) -> list[Envelope]:
+        """Events that wait for another call of a handler."""
+        return []
 
     def _prepare(self, handler: Handler) -> None:
         """Put in front of a handler what the bus offers."""

@@ -43,6 +43,17 @@ class Outcome:
             ) from failure.error
 
 
+@dataclass(slots=True)
+class Attempts:
+    """The failed calls of one handler for one message."""
+
+    count: int = 0
+    first_failed_ms: int = 0
+    last_failed_ms: int = 0
+    began: float = 0.0
+    """When the first one failed, on the monotonic clock."""
+
+
 @dataclass(slots=True, eq=False)
 class Delivery:
     """Notes on one event. Most events need none."""
@@ -54,7 +65,7 @@ class Delivery:
     done: set[Handler] = field(default_factory=set)
     """Handlers that are done with it, and must not be called if it comes again."""
     filtered: bool = False
-    attempts: dict[Handler, int] = field(default_factory=dict)
+    attempts: dict[Handler, Attempts] = field(default_factory=dict)
     """How often a handler was called, for those that failed."""
 
     def outcome(self) -> Outcome:

@@ -118,7 +118,7 @@ class Dispatch:
 
     def call(self, handler: Handler, envelope: Envelope) -> Awaitable[Any] | None:
         """Call one handler; returns what is left to await. Never raises what the handler raises."""
-        if handler.guard is not None and not handler.guard.admits():
+        if handler.guard is not None and not handler.guard.admits(envelope):
             self.failures.refused(handler, envelope)
             return None
         if handler.batch is not None:
@@ -142,6 +142,8 @@ class Dispatch:
             self.fail(handler, envelope, error)
         except asyncio.CancelledError as error:
             if was_cancelled():
+                if handler.guard is not None:
+                    handler.guard.abandoned()
                 raise  # somebody stops us: the lane keeps the event
             self.fail(handler, envelope, error)
         else:

@@ -22,12 +22,16 @@ Filter = Callable[[Envelope], bool]
 class Guard(Protocol):
     """Stands in front of a handler and may keep messages from it, as a circuit breaker does."""
 
-    def admits(self) -> bool:
-        """Whether the handler may be called now. A yes must be followed by its outcome."""
+    def admits(self, envelope: Envelope) -> bool:
+        """Whether the handler may be called now. After a yes one of the other calls must follow."""
         ...
 
     def succeeded(self) -> None:
-        """The call went well."""
+        """The handler returned."""
+        ...
+
+    def abandoned(self) -> None:
+        """The call was cancelled from outside and says nothing about the handler."""
         ...
 
 

@@ -60,7 +60,7 @@ class Lane:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                self._make_room()  # pass on a turn that came too late for us
+                self.make_room()  # pass on a turn that came too late for us
             raise
 
     def begin_in_place(self, envelope: Envelope) -> Awaitable[None] | None:
@@ -91,7 +91,7 @@ class Lane:
                     await self._free(envelope)
                 handled += 1
                 if handled % TURN_EVENTS == 0:
-                    self._make_room()
+                    self.make_room()
                     await asyncio.sleep(0)
                 if not len(self.queue) and self.dispatch.open_batches:
                     await self.dispatch.flush_batches()
@@ -123,7 +123,7 @@ class Lane:
 
     def _leave(self) -> None:
         self.pumps -= 1
-        self._make_room()
+        self.make_room()
         if len(self.queue):
             self.wake()
 
@@ -156,7 +156,8 @@ class Lane:
 
     # Room
 
-    def _make_room(self) -> None:
+    def make_room(self) -> None:
+        """Wake as many who wait for room as there is room for."""
         room = self.queue.room
         while self._room and room > 0:
             waiter = self._room.popleft()
