@@ -71,7 +71,7 @@ def run(scale: Scale, only: str | None, folder: Path, console: Console) -> Repor
     return Report(
         scale=scale.name, rounds=scale.rounds, started=f"{started:%Y-%m-%d %H:%M} UTC",
         seconds=time.monotonic() - start, machine=machine, results=results,
-        targets=judge(results), profiles=profiles, failures=failures,
+        targets=judge(results), profiles=profiles, failures=failures, only=only,
     )  # fmt: skip
 
 

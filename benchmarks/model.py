@@ -172,5 +172,6 @@ POINTS = {
     "delivery": "delivered after the sync that makes the record durable",
     "delivery-ram": "the same on a file system in memory, where a sync costs nothing",
     "restart": "opening a log after its process has ended",
+    "buffer": "a buffer in memory",
     "peak": "resident memory over that of the idle process",
 }

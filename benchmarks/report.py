@@ -35,16 +35,18 @@ def _digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def markdown(report: Report) -> str:
-    """The whole page."""
+def markdown(report: Report, name: str = "log") -> str:
+    """The whole page of ``name.json``."""
+    only = f" --only {report.only}" if report.only else ""
+    again = f"--{report.scale}{only} --json docs/benchmarks/{name}.json"
     lines = [
-        "# Benchmark of the log",
+        f"# Benchmark of the {name}",
         "",
-        "This page is generated from [log.json](log.json) by `python -m benchmarks.report`.",
-        f"`make bench ARGS='--{report.scale} --json docs/benchmarks/log.json'` repeats the run.",
+        f"This page is generated from [{name}.json]({name}.json) by `python -m benchmarks.report`.",
+        f"`make bench ARGS='{again}'` repeats the run.",
         "",
         *_machine(report),
-        *_how(),
+        *_how(report.results),
         *_targets(report.targets),
         *_workloads(report.results),
         *_failures(report),
@@ -62,17 +64,22 @@ def _machine(report: Report) -> Iterator[str]:
     yield ""
 
 
-def _how() -> Iterator[str]:
+def _how(results: Sequence[Result]) -> Iterator[str]:
     yield "## How it is measured"
     yield ""
     yield "- A round measures every contender once; the rounds follow each other, so that a slow"
     yield "  phase of the disk hits all alike. A ratio is the median of the ratios of the rounds."
+    if any(result.contender == "raw" for result in results):
+        yield from _how_on_disk()
+    yield ""
+
+
+def _how_on_disk() -> Iterator[str]:
     yield "- “raw” is the limit: the very bytes that Penstock writes, packed beforehand, written with"
     yield "  `os.write` and synced with `os.fdatasync` at the same points."
     yield "- Nobody is compared at a weaker durability than Penstock's. SQLite runs in WAL mode with"
     yield "  `synchronous=FULL` where Penstock syncs, LMDB with `sync=True`."
     yield "- Every record is acknowledged, and where it says durable synced, before the clock stops."
-    yield ""
 
 
 def _targets(targets: Sequence[Judgement]) -> Iterator[str]:
@@ -113,8 +120,10 @@ def _groups(results: Iterable[Result]) -> Iterator[str]:
     for (size, point), members in groupby(sorted(results, key=group), key=group):
         yield f"### {size:,} bytes, {POINTS[point]}"
         yield ""
-        rows = [result_row(result) for result in members]
-        yield from table(["contender", "how", "best", "median", "× raw", "notes"], rows)
+        rivals = list(members)
+        bound = next((result.contender for result in rivals if result.bound), "raw")
+        head = ["contender", "how", "best", "median", f"× {bound.partition('-')[0]}", "notes"]
+        yield from table(head, [result_row(result) for result in rivals])
 
 
 def result_row(result: Result) -> list[str]:
@@ -174,7 +183,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def write_page(source: Path) -> Path:
     """Write the page of a JSON file beside it."""
     page = source.with_suffix(".md")
-    page.write_text(markdown(decode(source.read_bytes())), encoding="utf-8")
+    page.write_text(markdown(decode(source.read_bytes()), source.stem), encoding="utf-8")
     return page
 
 

@@ -75,6 +75,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     profiles: list[Profile]
     failures: dict[str, str]
     """Cases that could not be measured, with the error."""
+    only: str | None = None
+    """What chose the cases, if not all were measured."""
 
 
 def best(samples: Sequence[float], unit: str) -> float:

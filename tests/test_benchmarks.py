@@ -18,7 +18,7 @@ from benchmarks.runner import Runner, selected
 from benchmarks.targets import TARGETS, Target, judge
 from benchmarks.workloads import WORKLOADS
 
-PAGE = Path(__file__).parent.parent / "docs" / "benchmarks" / "log.md"
+FIGURES = sorted((Path(__file__).parent.parent / "docs" / "benchmarks").glob("*.json"))
 
 TINY = Scale(
     "quick",
@@ -172,7 +172,17 @@ def test_a_busy_function_is_seen_by_the_sampler():
     )
 
 
-@pytest.mark.skipif(not PAGE.exists(), reason="no figures are committed yet")
-def test_the_committed_page_is_that_of_the_committed_json():
-    source = PAGE.with_suffix(".json").read_bytes()
-    assert PAGE.read_text(encoding="utf-8") == markdown(decode(source))
+@pytest.mark.parametrize("source", FIGURES, ids=lambda source: source.stem)
+def test_the_committed_page_is_that_of_the_committed_json(source):
+    page = source.with_suffix(".md").read_text(encoding="utf-8")
+    assert page == markdown(decode(source.read_bytes()), source.stem)
+
+
+def test_a_page_of_some_cases_names_its_own_file_and_how_to_repeat_it(tmp_path, tiny):
+    file = tmp_path / "checksums.json"
+    program.main(["--quick", "--only", "checksums/", "--json", str(file), "--dir", str(tmp_path)])
+    page = write_page(file).read_text(encoding="utf-8")
+    assert "[checksums.json](checksums.json)" in page
+    assert "--quick --only checksums/ --json docs/benchmarks/checksums.json" in page
+    assert "× zlib" in page
+    assert "fdatasync" not in page

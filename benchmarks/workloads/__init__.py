@@ -3,6 +3,7 @@
 from benchmarks.model import Workload
 from benchmarks.workloads import (
     awaited,
+    checksums,
     memory,
     one_by_one,
     partitions,
@@ -23,4 +24,5 @@ WORKLOADS: tuple[Workload, ...] = (
     tail.WORKLOAD,
     recovery.WORKLOAD,
     memory.WORKLOAD,
+    checksums.WORKLOAD,
 )
