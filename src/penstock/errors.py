@@ -18,7 +18,9 @@
     │   ├── InvalidMessage         a message that does not decode or is of a type that is not known
     │   ├── NoHandler              nobody handles the command
     │   ├── DuplicateHandler       the command has a handler already
-    │   └── WouldDeadlock          a handler waits for itself
+    │   ├── WouldDeadlock          a handler waits for itself
+    │   ├── UnknownDeadLetter      no dead letter has this id
+    │   └── ReplayRefused          the dead letter cannot be replayed, or came back too often
     ├── BusyError                  nobody's fault; try again later
     │   ├── BufferFull             the bound of a buffer is reached
     │   ├── RetentionFull          the topic rejects records until some are consumed
@@ -27,6 +29,7 @@
     │   └── DeadlineExceeded       the wait was longer than its deadline; the outcome is unknown
     ├── HandlerError               the fault of a handler, or of who decides about a command
     │   ├── HandlerFailed          a handler raised; its error is the cause
+    │   ├── NonRetryable           a handler says that trying again is no use
     │   ├── ApprovalDenied         somebody said no
     │   └── ApprovalExpired        nobody said yes in time
     ├── StorageError               the machine's fault
@@ -133,6 +136,14 @@ class WouldDeadlock(UsageError):
     """A handler waits for something that waits for the handler."""
 
 
+class UnknownDeadLetter(UsageError, LookupError):
+    """No dead letter has this id; it may have been purged, replayed or dropped. Fields: id."""
+
+
+class ReplayRefused(UsageError):
+    """The dead letter cannot be replayed, or came back too often. Fields: id, replays, reason."""
+
+
 class BusyError(PenstockError):
     """Nobody's fault: try again later. Nothing was written, unless it is DeadlineExceeded."""
 
@@ -163,6 +174,10 @@ class HandlerError(PenstockError):
 
 class HandlerFailed(HandlerError):
     """A handler raised; its error is the cause. Fields: handler, message_type."""
+
+
+class NonRetryable(HandlerError):
+    """Raise it in a handler when trying again is no use: ``raise NonRetryable(why) from error``."""
 
 
 class ApprovalDenied(HandlerError):

@@ -1,0 +1,1 @@
+"""Resilience: retries, circuit breakers, dead letters, error tracking. One policy a file."""
