@@ -67,6 +67,50 @@ class TestDirectoryWithS3(
             yield partial(Tiering, tmp_path / "data", tier=tier)
 
 
+class TestDirectoryWithOffsetsInS3(SubscribingConformance, SeekingConformance):
+    """Commits are whole objects there; the names are still locked in the directory."""
+
+    @pytest.fixture
+    def make_queue(self, tmp_path, s3_url, unique):
+        with ObjectStore(s3_url, prefix=unique) as offsets:
+            yield partial(WalMessageQueue, tmp_path / "data", offsets=offsets)
+
+    async def test_the_offsets_are_there(self, make_queue):
+        await offsets_are_apart(make_queue)
+
+
+class TestMemoryWithOffsetsInMemory(SubscribingConformance, SeekingConformance):
+    @pytest.fixture
+    def make_queue(self):
+        with MemoryStore() as store, MemoryStore() as offsets:
+            yield partial(WalMessageQueue, store, offsets=offsets)
+
+    async def test_the_offsets_are_there(self, make_queue):
+        await offsets_are_apart(make_queue)
+
+
+class TestDirectoryWithOffsetsInAContainerFile(SubscribingConformance, SeekingConformance):
+    @pytest.fixture
+    def make_queue(self, tmp_path):
+        offsets = f"sqlite:{tmp_path}/offsets.db"
+        return partial(WalMessageQueue, tmp_path / "data", offsets=offsets)
+
+    async def test_the_offsets_are_there(self, make_queue):
+        await offsets_are_apart(make_queue)
+
+
+async def offsets_are_apart(make_queue):
+    """The suite does use the offsets store; the queue's own has the locks alone."""
+    async with make_queue() as queue:
+        await queue.publish_many("orders", [b"x"] * 3)
+        async with queue.subscribe("orders", "billing") as subscription:
+            await subscription.next_batch()
+            await subscription.commit()
+        key = "groups/billing/orders-0.offset"
+        assert queue.offsets.list() == [key]
+        assert queue.store.size(key) == 0
+
+
 class TestDirectoryWithObjectsInADirectory(QueueConformance):
     @pytest.fixture
     def make_queue(self, tmp_path):

@@ -66,11 +66,13 @@ class Compactor:
         keys: PartitionKeys,
         tier: PersistentBackingStore | None = None,
         *,
+        offsets: PersistentBackingStore | None = None,
         keys_max: int = KEYS_MAX,
     ) -> None:
         self._store = store
         self._keys = keys
         self._tier = tier
+        self._offsets = offsets
         self._reader = PartitionReader(store, keys, tier)
         self._keys_max = keys_max
         self._done_base = -1
@@ -92,7 +94,7 @@ class Compactor:
     def _needed(self) -> int:
         """Every subscriber has consumed all below this offset; nobody needs it again."""
         state = TopicFile(self._store, self._keys.topic).read()
-        lowest = find_needs(self._store, state, self._keys.partition).lowest
+        lowest = find_needs(self._store, state, self._keys.partition, self._offsets).lowest
         return OFFSET_MAX if lowest is None else lowest
 
     def run(self, now_ms: int, tombstone_age_ms: int | None = None) -> CompactionReport:

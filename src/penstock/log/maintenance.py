@@ -56,6 +56,8 @@ class Maintenance:
         self._interval = 0.0
         self._stopping = False
         self._unsynced: dict[PartitionKeys, Head] = {}
+        self._asked: set[str] = set()
+        """Topics that wait for their retention on the thread."""
 
     def start(self, interval: float) -> None:
         """Run a round every so many seconds, on a thread of its own."""
@@ -79,19 +81,34 @@ class Maintenance:
         Without a thread of its own, nothing is done by itself.
         """
         if self._worker is not None:
-            topic.writer.on_roll = partial(self.retain, topic)
+            # Offsets that live elsewhere may take long to read: no publisher waits for that.
+            apart = self._around.offsets is not self._around.store
+            look = partial(self._retain_soon if apart else self.retain, topic)
+            topic.writer.on_roll = look
+            look()
+
+    def _retain_soon(self, topic: OpenTopic) -> None:
+        if self._worker is not None and topic.name not in self._asked:
+            self._asked.add(topic.name)
+            self._worker.submit(partial(self._retain_asked, topic))
+
+    def _retain_asked(self, topic: OpenTopic) -> None:
+        self._asked.discard(topic.name)
+        if not self._stopping:
             self.retain(topic)
 
     def retain(self, topic: OpenTopic) -> None:
         """Retention of one topic now; trouble is logged and left to the next round."""
         try:
-            now = self._clock.now_ms()
             for log in topic.logs:
-                reader = topic.reader(log.keys.partition)
-                retain(reader, self._around.store, self._around.tier, now)
+                self._retain(topic, log.keys.partition)
             topic.writer.reject_while_full(any(info.full for info in self.info(topic)))
         except PenstockError as error:
             _log.warning("retention of %s: %s", topic.name, error)
+
+    def _retain(self, topic: OpenTopic, number: int) -> int:
+        around, now = self._around, self._clock.now_ms()
+        return retain(topic.reader(number), around.store, around.tier, now, around.offsets)
 
     def run(self) -> list[MaintenanceReport]:
         """One round over all partitions of all open topics."""
@@ -146,7 +163,7 @@ class Maintenance:
         keys = topic.keys(number)
         try:
             self._adopt(topic, number)
-            removed = retain(topic.reader(number), around.store, around.tier, self._clock.now_ms())
+            removed = self._retain(topic, number)
             compaction = self._compact(topic, keys)
             tiering = move_sealed(around.store, keys, around.tier) if around.tier else None
         except PenstockError as error:
@@ -157,12 +174,12 @@ class Maintenance:
         config = self._state(topic).config
         if not config.compact_keys:
             return None
-        around = self._around
-        compactor = self._compactors.setdefault(keys, Compactor(around.store, keys, around.tier))
-        now = self._clock.now_ms()
+        around, now = self._around, self._clock.now_ms()
+        fresh = Compactor(around.store, keys, around.tier, offsets=around.offsets)
+        compactor = self._compactors.setdefault(keys, fresh)
         return compactor.run(now, config.retention.age_ms_max) if compactor.is_due(now) else None
 
     def _info(self, topic: OpenTopic, state: TopicState, keys: PartitionKeys) -> RetentionInfo:
-        needs = find_needs(self._around.store, state, keys.partition)
+        needs = find_needs(self._around.store, state, keys.partition, self._around.offsets)
         now = self._clock.now_ms()
         return retention_info(topic.reader(keys.partition), state.config.retention, needs, now)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, ExitStack
 
 from penstock.errors import DamagedFile, DeadlineExceeded, SubscriberBusy
-from penstock.log.names import offset_key
 from penstock.log.offsets import LOCK_TIMEOUT_SECONDS, OffsetFile
 from penstock.log.open_topic import OpenTopic
 from penstock.log.places import Place, Position, resolve_start
@@ -21,6 +20,7 @@ class Membership:
         self._name = name
         self._start = start
         self._store = topic.around.store
+        self._offsets = topic.around.offsets
         self._file = TopicFile(self._store, topic.name)
         self._claim: AbstractContextManager[None] | None = None
         self.places: list[Place] = []
@@ -58,7 +58,7 @@ class Membership:
             if self._name in self._file.read().subscribers:
                 self._file.remove_subscriber(self._name)
             for log in self._topic.logs:
-                self._store.delete(offset_key(self._name, self._topic.name, log.keys.partition))
+                self._file_of(log.keys.partition).delete()
 
     def seek(self, places: list[Place], to: Position) -> list[int]:
         """Set the offsets, durably; the places themselves move on the event loop."""
@@ -87,8 +87,10 @@ class Membership:
         return claim
 
     def _place(self, number: int) -> Place:
-        offsets = OffsetFile(self._store, self._name, self._topic.name, number)
-        return Place(self._topic, number, offsets)
+        return Place(self._topic, number, self._file_of(number))
+
+    def _file_of(self, number: int) -> OffsetFile:
+        return OffsetFile(self._store, self._name, self._topic.name, number, self._offsets)
 
     def _find_places(self) -> None:
         if self._name not in self._file.read().subscribers:
@@ -117,7 +119,8 @@ class Membership:
         return DeadlineExceeded(
             f"subscriber {self._name!r} is not registered: a process was at work on the sealed "
             f"segments of {keys.topic}/{keys.partition} for {LOCK_TIMEOUT_SECONDS:g} s. Try again "
-            "later; if it stays so, look for a process that is stopped or waits for its tier",
+            "later; if it stays so, look for a process that is stopped or waits for its tier or "
+            "its offsets store",
             topic=keys.topic,
             partition=keys.partition,
             seconds=LOCK_TIMEOUT_SECONDS,
@@ -128,7 +131,8 @@ class Membership:
         if committed is None:
             raise DamagedFile(
                 f"{place.offsets.key} is missing, though {self._name!r} had committed offsets. "
-                "Restore it, or unsubscribe and subscribe again to choose where to start",
+                "Name the store that has it (offsets=...), restore it, or unsubscribe and "
+                "subscribe again to choose where to start",
                 file=place.offsets.key,
                 reason="missing",
             )

@@ -27,6 +27,8 @@ class Surroundings:
 
     store: PersistentBackingStore
     tier: PersistentBackingStore | None
+    offsets: PersistentBackingStore
+    """Where the subscribers' offsets are; the store itself, if no other was named."""
     system: System
     worker: Worker
     loop: asyncio.AbstractEventLoop

@@ -83,10 +83,12 @@ class PartitionCheck:
         if before is not None and before.end is not None:
             self._tell_missing(before.next_offset, head.segment_base)
 
-    def check_offsets(self, state: TopicState) -> None:
+    def check_offsets(
+        self, state: TopicState, offsets: PersistentBackingStore | None = None
+    ) -> None:
         """The subscribers' offsets of this partition."""
         for name in sorted(state.subscribers):
-            file = OffsetFile(self._store, name, self._keys.topic, self._keys.partition)
+            file = OffsetFile(self._store, name, self._keys.topic, self._keys.partition, offsets)
             problem = self._offset_problem(name, file, state)
             if problem is not None:
                 self._report.problems.append(problem)
@@ -235,8 +237,8 @@ class PartitionCheck:
             return Problem(file.key, "offset", str(damage))
         if committed is None:
             message = (
-                f"{file.key} is missing, though {name!r} is subscribed. Put it back, or seek "
-                "the subscriber to an offset or a time."
+                f"{file.key} is missing, though {name!r} is subscribed. Name the store that has "
+                "it (offsets=...), put it back, or seek the subscriber to an offset or a time."
             )
             return Problem(file.key, "offset", message)
         if committed.offset > self._next_offset:

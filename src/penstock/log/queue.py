@@ -56,6 +56,9 @@ class WalMessageQueue:
     have a queue on the same directory. A queue belongs to the event loop that opened it; only
     :meth:`publish_nowait` may be called from other threads. After ``fork()`` the child must open
     its own.
+
+    Sealed segments move to ``tier``, and the subscribers' offsets are kept in ``offsets``, when
+    these stores are named. All processes must name the same ones.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class WalMessageQueue:
         *,
         defaults: TopicConfig | None = None,
         tier: PersistentBackingStore | str | None = None,
+        offsets: PersistentBackingStore | str | None = None,
         auto_create: bool = True,
         read_only: bool = False,
         tail_cache_bytes: int = TAIL_CACHE_BYTES,
@@ -72,21 +76,14 @@ class WalMessageQueue:
     ) -> None:
         self._system = system or System()
         self._owned: list[PersistentBackingStore] = []
-        self.store = self._own(store)
-        self.tier = None if tier is None else self._own(tier)
-        if not self.store.capabilities.log:
-            raise NotSupported(
-                f"{type(self.store).__name__} cannot hold open segments: pass it as tier=..., "
-                "and a directory, a container file or a database as the store"
-            )
-        if (
-            self.tier is not None
-            and self.store.capabilities.durable > self.tier.capabilities.durable
-        ):
-            raise NotSupported(
-                f"{type(self.tier).__name__} does not survive a power cut, and a tier holds the "
-                "only copy of what is moved there: use a durable store as the tier"
-            )
+        try:
+            self.store = self._own(store)
+            self.tier = None if tier is None else self._own(tier)
+            self.offsets = self.store if offsets is None else self._own(offsets)
+            self._check_stores()
+        except BaseException:
+            self._close_owned()
+            raise
         self._defaults = (defaults or TopicConfig()).check()
         self._auto_create = auto_create
         self._read_only = read_only
@@ -116,6 +113,7 @@ class WalMessageQueue:
         around = Surroundings(
             store=self.store,
             tier=self.tier,
+            offsets=self.offsets,
             system=self._system,
             worker=self._system.worker("penstock-commit"),
             loop=asyncio.get_running_loop(),
@@ -149,8 +147,7 @@ class WalMessageQueue:
         finally:
             if self._running is not None:
                 self._running.stop(refusal)
-            for store in self._owned:
-                store.close()
+            self._close_owned()
 
     async def _drain(self, engine: Engine, refusal: PenstockError) -> None:
         closing = [subscription.close() for subscription in list(self._subscriptions)]
@@ -421,6 +418,30 @@ class WalMessageQueue:
         self._owned.append(opened)
         return opened
 
+    def _close_owned(self) -> None:
+        for store in self._owned:
+            store.close()
+
+    def _check_stores(self) -> None:
+        if not self.store.capabilities.log:
+            raise NotSupported(
+                f"{type(self.store).__name__} cannot hold open segments: pass it as tier=... or "
+                "offsets=..., and a directory, a container file or a database as the store"
+            )
+        if self.tier is not None and self._is_safer_than(self.tier):
+            raise NotSupported(
+                f"{type(self.tier).__name__} does not survive a power cut, and a tier holds the "
+                "only copy of what is moved there: use a durable store as the tier"
+            )
+        if self._is_safer_than(self.offsets):
+            raise NotSupported(
+                f"{type(self.offsets).__name__} does not survive a power cut, and a committed "
+                "offset must: use a durable store for the offsets"
+            )
+
+    def _is_safer_than(self, other: PersistentBackingStore) -> bool:
+        return self.store.capabilities.durable > other.capabilities.durable
+
     def _check(self) -> None:
         if self._refusal is not None:
             raise self._refusal.again()
@@ -432,7 +453,7 @@ class WalMessageQueue:
         )
         for topic in self._opened.values():
             topic.writer.abandon_after_fork(self._refusal)
-        for store in (self.store, self.tier):
+        for store in (self.store, self.tier, self.offsets):
             if store is not None:
                 store.abandon_after_fork()
 

@@ -33,8 +33,7 @@ from penstock.log.repair_partition import (
 from penstock.log.sealed import LOCK_TIMEOUT_SECONDS, leftovers, stores_of
 from penstock.log.segment import SegmentSource
 from penstock.log.topic import Epoch, Retention, TopicConfig, TopicFile, TopicState
-from penstock.log.verify import Where, opened, opened_tier, partitions_of, topics_of, verify
-from penstock.stores.base import PersistentBackingStore
+from penstock.log.verify import Places, Where, opened_all, partitions_of, topics_of, verify
 from penstock.system import System
 
 
@@ -65,6 +64,7 @@ def repair(
     topic: str,
     *,
     tier: Where | None = None,
+    offsets: Where | None = None,
     system: System | None = None,
     dry_run: bool = False,
     config: TopicConfig | None = None,
@@ -74,32 +74,27 @@ def repair(
     Afterwards the topic opens, appends go on behind everything that was ever durable, and readers
     pass over the gaps, which the report names. With ``dry_run`` nothing is changed. ``config`` is
     used when the description of the topic is lost without a generation before it; without it the
-    settings are the defaults, but nothing is ever removed.
+    settings are the defaults, but nothing is ever removed. Name the tier and the offsets store
+    that the queue has: an offset that a subscriber has committed is never given out again.
     """
     report = RepairReport(check_name("topic", topic), dry_run)
     machine = system or System()
-    with opened(where, system) as store, opened_tier(tier, system) as beyond:
-        if topic not in topics_of(store):
+    with opened_all(where, tier, offsets, system) as places:
+        if topic not in topics_of(places.store):
             raise UnknownTopic(f"there is no topic {topic!r} to repair", topic=topic)
-        work = _Repair(store, beyond, machine, report)
+        work = _Repair(places, machine, report)
         state = work.mend_topic(config)
-        for partition in partitions_of(store, topic, state):
+        for partition in partitions_of(places.store, topic, state):
             work.mend_partition(PartitionKeys(topic, partition), state)
         if not dry_run:
-            report.remaining = verify(store, topic, tier=beyond).problems
+            found = verify(places.store, topic, tier=places.tier, offsets=places.offsets)
+            report.remaining = found.problems
     return report
 
 
 class _Repair:
-    def __init__(
-        self,
-        store: PersistentBackingStore,
-        tier: PersistentBackingStore | None,
-        system: System,
-        report: RepairReport,
-    ) -> None:
-        self._store = store
-        self._tier = tier
+    def __init__(self, places: Places, system: System, report: RepairReport) -> None:
+        self._store, self._tier, self._offsets = places
         self._system = system
         self._report = report
 
@@ -153,7 +148,7 @@ class _Repair:
     def _with_subscribers(self, state: TopicState) -> TopicState:
         """Whoever has offsets in this topic is a subscriber of it."""
         subscribers = dict(state.subscribers)
-        for group in {key.split("/")[1] for key in self._store.list("groups/")}:
+        for group in self._groups():
             starts = {
                 number: offset
                 for number in range(state.partitions)
@@ -240,7 +235,7 @@ class _Repair:
     def _offset_steps(self, keys: PartitionKeys, state: TopicState) -> list[Step]:
         steps = []
         for name in sorted(state.subscribers):
-            file = OffsetFile(self._store, name, keys.topic, keys.partition)
+            file = self._offset_file(name, keys.partition)
             try:
                 committed = file.read()
             except DamageError:
@@ -252,15 +247,22 @@ class _Repair:
                 steps.append(Step(file.key, "offset", message, run))
         return steps
 
+    def _offset_file(self, group: str, partition: int) -> OffsetFile:
+        return OffsetFile(self._store, group, self._report.topic, partition, self._offsets)
+
+    def _groups(self) -> set[str]:
+        store = self._store if self._offsets is None else self._offsets
+        return {key.split("/")[1] for key in store.list("groups/")}
+
     def _committed(self, group: str, partition: int) -> int | None:
         try:
-            found = OffsetFile(self._store, group, self._report.topic, partition).read()
+            found = self._offset_file(group, partition).read()
         except DamageError:
             return 0
         return None if found is None else found.offset
 
     def _committed_by_all(self, partition: int) -> Iterator[int]:
-        for group in {key.split("/")[1] for key in self._store.list("groups/")}:
+        for group in self._groups():
             offset = self._committed(group, partition)
             if offset is not None:
                 yield offset

@@ -125,25 +125,38 @@ class RetentionInfo:
     """Records are rejected until subscribers have consumed enough."""
 
 
-def find_needs(store: PersistentBackingStore, state: TopicState, partition: int) -> Needs:
+def find_needs(
+    store: PersistentBackingStore,
+    state: TopicState,
+    partition: int,
+    offsets: PersistentBackingStore | None = None,
+) -> Needs:
     """What the topic's subscribers still need of a partition.
 
     An offset file that cannot be read means: everything. So does one that is not there, down to
-    where the subscriber started.
+    where the subscriber started. Raises when the offsets store does not answer: nobody knows then
+    what is needed.
     """
     needed: list[tuple[int, str]] = []
     unreadable = []
     for name, starts in sorted(state.subscribers.items()):
+        file = OffsetFile(store, name, state.name, partition, offsets)
         try:
-            committed = OffsetFile(store, name, state.name, partition).read()
+            needed.append((_needed(file, starts.get(partition, 0)), name))
         except DamagedFile as damage:
             unreadable.append(damage)
             needed.append((0, name))
-        else:
-            start = starts.get(partition, 0)
-            needed.append((start if committed is None else committed.offset, name))
     lowest, subscriber = min(needed, default=(None, None))
     return Needs(lowest, subscriber, tuple(unreadable))
+
+
+def _needed(file: OffsetFile, start: int) -> int:
+    committed = file.read()
+    if committed is not None:
+        return committed.offset
+    # A bucket that is gone, or an offsets store that this process was not told of: the subscriber
+    # may have gone back behind its start.
+    return 0 if file.is_elsewhere() else start
 
 
 def plan_retention(
@@ -290,6 +303,7 @@ def retain(
     store: PersistentBackingStore,
     tier: PersistentBackingStore | None,
     now_ms: int,
+    offsets: PersistentBackingStore | None = None,
 ) -> int:
     """Plan and apply in one go; returns how many segments were removed.
 
@@ -301,6 +315,6 @@ def retain(
         if not held:
             return 0
         state = TopicFile(store, reader.keys.topic).read()
-        needs = find_needs(store, state, reader.keys.partition)
+        needs = find_needs(store, state, reader.keys.partition, offsets)
         plan = plan_retention(reader, state.config.retention, needs, now_ms)
         return _remove(plan, store, stores)

@@ -69,7 +69,15 @@ class SlottedFile:
 
     def first(self, payload: bytes) -> bytes:
         """The whole file at first: the payload stands in both slots, as generations 1 and 2."""
-        return self._pack(2, payload) + self._pack(1, payload)
+        return self.whole(FIRST_GENERATION, payload)
+
+    def whole(self, generation: int, payload: bytes) -> bytes:
+        """The whole file, for who replaces it at once: the payload stands in both slots.
+
+        The other slot counts as the generation before, so damage to one slot loses nothing.
+        """
+        newest, other = self._pack(generation, payload), self._pack(generation - 1, payload)
+        return other + newest if generation % 2 else newest + other
 
     def _pack(self, generation: int, payload: bytes) -> bytes:
         assert len(payload) <= PAYLOAD_BYTES_MAX, "a slot is a sector"

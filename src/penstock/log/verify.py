@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
 
 from penstock.errors import DamageError, KeyNotFound, UnknownPartition, UnknownTopic
 from penstock.log.head import HeadFile
@@ -27,19 +28,32 @@ PAUSE_SECONDS_MIN = 0.02
 TRIES_MAX = 5
 
 
+class Places(NamedTuple):
+    """The stores of a log."""
+
+    store: PersistentBackingStore
+    tier: PersistentBackingStore | None = None
+    offsets: PersistentBackingStore | None = None
+    """Where the subscribers' offsets are, if not in the store itself."""
+
+
 def verify(
     where: Where,
     topic: str | None = None,
     *,
     tier: Where | None = None,
+    offsets: Where | None = None,
     system: System | None = None,
 ) -> VerifyReport:
-    """Check every file of a log, or of one topic of it. Reads everything, changes nothing."""
-    report = VerifyReport()
-    with opened(where, system) as store, opened_tier(tier, system) as beyond:
-        for name in topics_of(store) if topic is None else [_known(store, topic)]:
-            _verify_topic(store, beyond, name, report)
-    return report
+    """Check every file of a log, or of one topic of it. Reads everything, changes nothing.
+
+    Name the tier and the offsets store that the queue has.
+    """
+    with opened_all(where, tier, offsets, system) as places:
+        report = VerifyReport()
+        for name in topics_of(places.store) if topic is None else [_known(places.store, topic)]:
+            _verify_topic(places, name, report)
+        return report
 
 
 def scrub(
@@ -60,7 +74,7 @@ def scrub(
     """
     report = VerifyReport(topics=[topic])
     pace = Pace((system or System()).clock, bytes_per_second)
-    with opened(where, system) as store, opened_tier(tier, system) as beyond:
+    with opened_all(where, tier, None, system) as (store, beyond, _):
         for number in _chosen(store, _known(store, topic), partition):
             report.partitions += 1
             keys = PartitionKeys(topic, number)
@@ -108,11 +122,18 @@ def opened(where: Where, system: System | None = None) -> Iterator[PersistentBac
         yield store
 
 
-def opened_tier(
-    tier: Where | None, system: System | None = None
-) -> AbstractContextManager[PersistentBackingStore | None]:
-    """As :func:`opened`; none when there is no tier."""
-    return nullcontext() if tier is None else opened(tier, system)
+@contextmanager
+def opened_all(
+    where: Where, tier: Where | None, offsets: Where | None, system: System | None = None
+) -> Iterator[Places]:
+    """As :func:`opened`, for all stores of a log."""
+    with ExitStack() as stack:
+        first, *others = [
+            None if one is None else stack.enter_context(opened(one, system))
+            for one in (where, tier, offsets)
+        ]
+        assert first is not None, "a log has a store"
+        yield Places(first, *others)
 
 
 def _local_path(where: str | os.PathLike[str]) -> str | None:
@@ -150,33 +171,25 @@ class Pace:
                 self._clock.sleep(ahead)
 
 
-def _verify_topic(
-    store: PersistentBackingStore,
-    tier: PersistentBackingStore | None,
-    name: str,
-    report: VerifyReport,
-) -> None:
+def _verify_topic(places: Places, name: str, report: VerifyReport) -> None:
     report.topics.append(name)
-    state = check_topic(store, name, report.problems)
-    for partition in partitions_of(store, name, state):
-        report.add(_verify_partition(store, tier, PartitionKeys(name, partition), state))
+    state = check_topic(places.store, name, report.problems)
+    for partition in partitions_of(places.store, name, state):
+        report.add(_verify_partition(places, PartitionKeys(name, partition), state))
 
 
 def _verify_partition(
-    store: PersistentBackingStore,
-    tier: PersistentBackingStore | None,
-    keys: PartitionKeys,
-    state: TopicState | None,
+    places: Places, keys: PartitionKeys, state: TopicState | None
 ) -> VerifyReport:
     """Check one partition; again when it was changed meanwhile, which may look like damage."""
     report = VerifyReport()
     for _ in range(TRIES_MAX):
         report = VerifyReport()
-        check = PartitionCheck(store, keys, tier, report)
+        check = PartitionCheck(places.store, keys, places.tier, report)
         before = check.mark()
         check.run()
         if state is not None:
-            check.check_offsets(state)
+            check.check_offsets(state, places.offsets)
         if report.sound or check.mark() == before:
             break
     return report

@@ -1,9 +1,10 @@
 """The store seam: where segments, heads, offsets and topic descriptions live.
 
 A store is a flat map from keys to bytes. The first half of the methods (``write`` … ``exists``)
-is all that sealed segments need. The second half (``write_at`` … ``lock``) is what an append-only
-log, its heads and its offset files need on top; a store that cannot do it says so in its
-:class:`StoreCapabilities`, and asking for it raises :class:`~penstock.errors.NotSupported`.
+is all that sealed segments and subscribers' offsets need. The second half (``write_at`` …
+``lock``) is what an append-only log and its heads need on top; a store that cannot do it says so
+in its :class:`StoreCapabilities`, and asking for it raises
+:class:`~penstock.errors.NotSupported`.
 
 Stores are blocking and thread-safe. The log calls them from its own threads, never from the
 event loop; asyncio code that uses a store directly does so through ``asyncio.to_thread``.
@@ -150,8 +151,8 @@ class PersistentBackingStore(ABC):
 
     def _cannot(self, operation: str) -> NotSupported:
         return NotSupported(
-            f"{type(self).__name__} cannot {operation}: use it for sealed segments (tier=...), "
-            "and keep open segments and offsets in a store with the log capability",
+            f"{type(self).__name__} cannot {operation}: use it for sealed segments (tier=...) and "
+            "offsets (offsets=...), and keep open segments in a store with the log capability",
             store=type(self).__name__,
             operation=operation,
         )

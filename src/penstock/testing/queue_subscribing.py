@@ -312,9 +312,9 @@ class SubscribingConformance(QueueFixtures):
                 await subscription.commit()
             await queue.unsubscribe("orders", "billing")
             assert "billing" not in (await queue.change_topic("orders")).subscribers
-            assert not [
-                key for key in queue.store.list("groups/billing/") if key.endswith(".offset")
-            ]
+            for store in (queue.store, queue.offsets):
+                keys = store.list("groups/billing/")
+                assert not [key for key in keys if key.endswith(".offset")]
             async with queue.subscribe("orders", "billing") as subscription:
                 assert subscription.positions() == {0: 0, 1: 0}
 
