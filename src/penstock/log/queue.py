@@ -21,6 +21,7 @@ from penstock.log.checks import check_columns, record_size
 from penstock.log.columns import Columns
 from penstock.log.deadlines import Deadlines, within
 from penstock.log.engine import Engine
+from penstock.log.journal import LogJournal
 from penstock.log.maintenance import MaintenanceReport
 from penstock.log.open_topic import OpenTopic, Surroundings
 from penstock.log.places import Position, check_one_partition, fetch, resolve
@@ -90,6 +91,7 @@ class WalMessageQueue:
         self._tail_cache_bytes = tail_cache_bytes
         self._maintenance_interval = maintenance_interval
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
+        self._journals: weakref.WeakSet[LogJournal] = weakref.WeakSet()
         self._running: Engine | None = None
         self._opened: Mapping[str, OpenTopic] = {}
         self._refusal: PenstockError | None = None
@@ -150,7 +152,7 @@ class WalMessageQueue:
             self._close_owned()
 
     async def _drain(self, engine: Engine, refusal: PenstockError) -> None:
-        closing = [subscription.close() for subscription in list(self._subscriptions)]
+        closing = [one.close() for one in [*self._subscriptions, *self._journals]]
         await asyncio.gather(*closing, engine.drain(refusal))
 
     # Topics
@@ -386,6 +388,14 @@ class WalMessageQueue:
         """Counts and positions of all open topics, and of the store."""
         topics = {name: topic_statistics(topic) for name, topic in self._opened.items()}
         return QueueStatistics(topics, self.store.statistics())
+
+    # Journals
+
+    def journal(self, name: str) -> LogJournal:
+        """Facts by key that survive a crash, as a bus with ``log=queue`` keeps them."""
+        journal = LogJournal(self, name)
+        self._journals.add(journal)
+        return journal
 
     # Care
 
