@@ -152,7 +152,8 @@ class WalMessageQueue:
             self._close_owned()
 
     async def _drain(self, engine: Engine, refusal: PenstockError) -> None:
-        closing = [one.close() for one in [*self._subscriptions, *self._journals]]
+        closing = [subscription.close() for subscription in list(self._subscriptions)]
+        closing += [journal.close() for journal in list(self._journals)]
         await asyncio.gather(*closing, engine.drain(refusal))
 
     # Topics
