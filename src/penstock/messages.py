@@ -11,7 +11,7 @@ import enum
 import operator
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar, dataclass_transform
 
 import msgspec
 
@@ -25,11 +25,16 @@ TYPES_CACHED = 16_384
 PLAIN_TYPES = (type, str, bytes, bytearray, int, float, list, dict, tuple, set)
 
 
-class Event(msgspec.Struct, frozen=True):
+@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
+class MessageType(msgspec.StructMeta):
+    """Tells type checkers that classes of messages are frozen without saying so."""
+
+
+class Event(msgspec.Struct, frozen=True, metaclass=MessageType):
     """Something that happened. Any number of handlers may want to know."""
 
 
-class Command(msgspec.Struct, Generic[Result], frozen=True):
+class Command(msgspec.Struct, Generic[Result], frozen=True, metaclass=MessageType):
     """Something to be done, by exactly one handler, which returns a ``Result``."""
 
 
