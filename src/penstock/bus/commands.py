@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from penstock.bus.dispatch import was_cancelled
@@ -12,7 +13,7 @@ from penstock.bus.drive import Suspended
 from penstock.bus.handlers import Handler
 from penstock.bus.middleware import CommandMiddleware, chain
 from penstock.bus.registry import Registry
-from penstock.bus.timers import Timers
+from penstock.bus.timers import Deadline, Timers
 from penstock.errors import (
     ApprovalDenied,
     ApprovalExpired,
@@ -52,8 +53,8 @@ class CommandCounters:
     failed: int = 0
 
 
-Around = Callable[[Handler, Envelope, Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""Wraps the call of a command's handler, as retries do."""
+Around = Callable[[Handler, Envelope, Callable[[], Awaitable[Any]], Deadline], Awaitable[Any]]
+"""Wraps the call of a command's handler, as retries do, until the deadline."""
 
 
 class Commands:
@@ -83,14 +84,14 @@ class Commands:
         return CommandResult(code=Code.OK, result=result, metadata=metadata)
 
     async def _run(self, envelope: Envelope, timeout: float, metadata: dict[str, Any]) -> Any:
-        async with self.timers.deadline(timeout, f"execute {envelope.topic}"):
+        action = f"execute {envelope.topic}"
+        async with self.timers.deadline(timeout, action) as deadline:
             if not self.middleware:
-                return await self._call(envelope, metadata)
-            return await chain(self.middleware, lambda passed: self._call(passed, metadata))(
-                envelope
-            )
+                return await self._call(envelope, metadata, deadline)
+            pipeline = chain(self.middleware, lambda passed: self._call(passed, metadata, deadline))
+            return await pipeline(envelope)
 
-    async def _call(self, envelope: Envelope, metadata: dict[str, Any]) -> Any:
+    async def _call(self, envelope: Envelope, metadata: dict[str, Any], deadline: Deadline) -> Any:
         kind = type(envelope.message)
         handler = self.registry.command(kind, envelope.session)
         if handler is None:
@@ -101,7 +102,8 @@ class Commands:
             )
         metadata["handler"] = handler.name
         if self.around is not None:
-            return await self.around(handler, envelope, lambda: call_handler(handler, envelope))
+            call = partial(call_handler, handler, envelope)
+            return await self.around(handler, envelope, call, deadline)
         return await call_handler(handler, envelope)
 
     def _failed(

@@ -11,6 +11,7 @@ import heapq
 import itertools
 from collections.abc import Callable
 from types import TracebackType
+from typing import Self
 
 from penstock.errors import DeadlineExceeded, InvalidOption
 from penstock.system import Clock, Timer
@@ -140,23 +141,25 @@ class Deadline:
         self._timers = timers
         self._seconds = seconds
         self._action = action
-        self._expired = False
+        self.expired = False
+        """Whether the time was up before the block ended."""
         self._call: PendingCall | None = None
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> Self:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
         self._cancelling = task.cancelling()
         if self._seconds is not None:
             self._call = self._timers.call_after(self._seconds, self._expire)
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         if self._call is not None:
             self._call.cancel()
-        if not self._expired:
+        if not self.expired:
             return
         if self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise DeadlineExceeded(
@@ -164,5 +167,5 @@ class Deadline:
             ) from error
 
     def _expire(self) -> None:
-        self._expired = True
+        self.expired = True
         self._task.cancel()
