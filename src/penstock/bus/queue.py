@@ -40,7 +40,7 @@ class Offer(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueStatistics:
+class EventQueueStatistics:
     """The state of one queue."""
 
     depth: int
@@ -165,9 +165,9 @@ class BoundedEventQueue:
             taken.append(envelope)
         return taken
 
-    def statistics(self) -> QueueStatistics:
+    def statistics(self) -> EventQueueStatistics:
         """The figures of this moment."""
-        return QueueStatistics(
+        return EventQueueStatistics(
             depth=self._depth,
             capacity=self.capacity,
             peak_depth=self.peak_depth,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.bus.queue import QueueStatistics
+from penstock.bus.queue import EventQueueStatistics
 from penstock.messages import Envelope
 
 
@@ -42,7 +42,7 @@ class BusStatistics:
     commands_executed: int
     commands_succeeded: int
     commands_failed: int
-    queues: Mapping[str, QueueStatistics]
+    queues: Mapping[str, EventQueueStatistics]
     """By topic."""
     handlers: tuple[HandlerStatistics, ...]
     active_sessions: int
