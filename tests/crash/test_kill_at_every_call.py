@@ -3,6 +3,7 @@
 import itertools
 import random
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -164,11 +165,20 @@ def kill_at_system_call(
     options = ["-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={number}"]
     child, code = run_under_strace(spec, options, path / "trace")
     assert code in {KILLED, 0}, child.frames[-3:]
+    made = calls_of_a_thread(path / "trace", call)
+    assert code == KILLED or made < number, f"{made} calls of {call}, and no kill at {number}"
     ledger.take(child)
     ledger.check_now(again=True, subscribers=["reader"])
     shutil.rmtree(path)
     score.crashes += code == KILLED
     return code == KILLED
+
+
+def calls_of_a_thread(trace: Path, call: str) -> int:
+    """How often the thread that made most of these calls made one."""
+    lines = [line.split() for line in trace.read_text().splitlines()]
+    threads = Counter(thread for thread, what, *_ in lines if what.startswith(f"{call}("))
+    return max(threads.values(), default=0)
 
 
 @pytest.mark.acceptance(11)
