@@ -186,11 +186,13 @@ class Envelope(msgspec.Struct):
     """The bus's own notes: who waits, what failed, what is still to be done."""
     settled: bool = False
     """Whether all handlers are done with it."""
+    given_id: str | None = None
+    """The id of a message that had one before, as a scheduled event after a restart."""
 
     @property
     def id(self) -> str:
         """Unique among all messages of all buses."""
-        return f"{self.origin}-{self.sequence}"
+        return self.given_id or f"{self.origin}-{self.sequence}"
 
     @property
     def correlation(self) -> str:

@@ -19,6 +19,9 @@ from penstock.system import Clock, Timer
 SLEEP_MAX_SECONDS = 3_600.0
 """The loop's timer is set again at least this often: very long waits overflow some selectors."""
 
+TICK_SECONDS = 1e-6
+"""A call is due this much early: a sum of floats may lie just above what the clock can show."""
+
 
 class PendingCall:
     """A call that is due later."""
@@ -88,7 +91,7 @@ class Timers:
 
     def _run_due(self) -> None:
         self._disarm()
-        now = self.clock.monotonic()
+        now = self.clock.monotonic() + TICK_SECONDS
         while self._heap and self._heap[0][0] <= now:
             callback = heapq.heappop(self._heap)[2].callback
             if callback is None:
