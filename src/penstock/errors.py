@@ -20,6 +20,7 @@
     │   ├── DuplicateHandler       the command has a handler already
     │   ├── WouldDeadlock          a handler waits for itself
     │   ├── UnknownDeadLetter      no dead letter has this id
+    │   ├── NotPending             the schedule or the approval is over
     │   └── ReplayRefused          the dead letter cannot be replayed, or came back too often
     ├── BusyError                  nobody's fault; try again later
     │   ├── BufferFull             the bound of a buffer is reached
@@ -31,7 +32,8 @@
     │   ├── HandlerFailed          a handler raised; its error is the cause
     │   ├── NonRetryable           a handler says that trying again is no use
     │   ├── ApprovalDenied         somebody said no
-    │   └── ApprovalExpired        nobody said yes in time
+    │   ├── ApprovalExpired        nobody said yes in time
+    │   └── InvalidDecision        an approval policy answered with something else than a decision
     ├── StorageError               the machine's fault
     │   ├── KeyNotFound            a store has no such key
     │   ├── StoreFailed            a disk or database call failed
@@ -144,6 +146,10 @@ class ReplayRefused(UsageError):
     """The dead letter cannot be replayed, or came back too often. Fields: id, replays, reason."""
 
 
+class NotPending(UsageError, LookupError):
+    """The schedule has fired or was cancelled, or the approval was decided. Fields: id."""
+
+
 class BusyError(PenstockError):
     """Nobody's fault: try again later. Nothing was written, unless it is DeadlineExceeded."""
 
@@ -186,6 +192,10 @@ class ApprovalDenied(HandlerError):
 
 class ApprovalExpired(HandlerError):
     """Nobody approved the command in time. Fields: approval_id."""
+
+
+class InvalidDecision(HandlerError, TypeError):
+    """A policy answered with something else than a Decision or None. Fields: policy, answer."""
 
 
 class StorageError(PenstockError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.bus.handlers import Handler
@@ -67,6 +68,8 @@ class Delivery:
     filtered: bool = False
     attempts: dict[Handler, Attempts] = field(default_factory=dict)
     """How often a handler was called, for those that failed."""
+    on_outcome: Callable[[Outcome], None] | None = None
+    """Called when the event is settled or dropped; must not raise."""
 
     def outcome(self) -> Outcome:
         """What became of the event."""
@@ -74,6 +77,8 @@ class Delivery:
 
     def resolve(self, outcome: Outcome) -> None:
         """Tell who waits."""
+        if self.on_outcome is not None:
+            self.on_outcome(outcome)
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(outcome)
