@@ -2,6 +2,9 @@
 
 import errno
 import os
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import product
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -211,6 +214,8 @@ async def test_reading_makes_no_topic(tmp_path):
             recovery=lambda: queue.recovery("typo"),
             arrow=lambda: queue.read_arrow("typo"),
             durable=lambda: queue.wait_durable("typo", 0),
+            subscribe=lambda: queue.subscribe("typo", "me").open(),
+            iterate=lambda: anext(queue.subscribe("typo", "me")),
             unsubscribe=lambda: queue.unsubscribe("typo", "me"),
             change=lambda: queue.change_topic("typo", linger_ms=1),
         )
@@ -224,9 +229,19 @@ async def test_reading_makes_no_topic(tmp_path):
 async def test_a_timeout_is_a_number_of_seconds(tmp_path):
     async with WalMessageQueue(tmp_path) as queue:
         await queue.create_topic("orders")
-        for wrong in (None, -1):
+        waits: list[Callable[..., Awaitable[object]]] = [
+            partial(queue.publish, "orders", b"x"),
+            partial(queue.publish, "absent", b"x"),
+            partial(queue.publish_many, "orders", [b"x"]),
+            partial(queue.flush),
+            partial(queue.wait_durable, "orders", 0),
+            partial(queue.close),
+        ]
+        for wait, wrong in product(waits, (None, -1)):
             with pytest.raises(InvalidOption, match="seconds"):
-                await queue.publish("orders", b"x", timeout=wrong)  # type: ignore[arg-type]
+                await wait(timeout=wrong)
+        assert (await queue.publish("orders", b"x")).offset == 0, "it is still open, and empty"
+        assert await queue.topics() == ["orders"]
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path):

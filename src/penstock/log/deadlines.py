@@ -30,7 +30,7 @@ class Deadlines:
         future = loop.create_future()
         queue = self._queues.get(seconds)
         if queue is None:
-            _check_seconds(seconds)
+            check_seconds(seconds)
             queue = self._queues[seconds] = deque()
         while queue and queue[0][1].done():
             queue.popleft()
@@ -69,7 +69,8 @@ class Deadlines:
             del self._timers[seconds], self._queues[seconds]
 
 
-def _check_seconds(seconds: object) -> None:
+def check_seconds(seconds: object) -> None:
+    """InvalidOption unless it is a number of seconds: every wait has a deadline."""
     if not isinstance(seconds, int | float) or seconds < 0:
         raise InvalidOption(
             f"timeout is {seconds!r}; it is a number of seconds, at least 0", option="timeout"

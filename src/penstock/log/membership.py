@@ -16,7 +16,7 @@ class Membership:
     """A subscriber's name in a topic, and where it stands in each partition."""
 
     def __init__(self, topic: OpenTopic, name: str, start: Position) -> None:
-        self._topic = topic
+        self.topic = topic
         self._name = name
         self._start = start
         self._store = topic.around.store
@@ -35,10 +35,10 @@ class Membership:
         """Claim the name, register it when it is new, and find where to go on."""
         claim = self._claim_name()
         try:
-            self.places = [self._place(number) for number in range(len(self._topic.logs))]
+            self.places = [self._place(number) for number in range(len(self.topic.logs))]
             self._find_places()
             # Others may have appended between the opening of the topic and the watch on it.
-            self._topic.refresh()
+            self.topic.refresh()
         except BaseException:
             claim.__exit__(None, None, None)
             raise
@@ -57,40 +57,40 @@ class Membership:
                 stack.push(self._claim_name())
             if self._name in self._file.read().subscribers:
                 self._file.remove_subscriber(self._name)
-            for log in self._topic.logs:
+            for log in self.topic.logs:
                 self._file_of(log.keys.partition).delete()
 
     def seek(self, places: list[Place], to: Position) -> list[int]:
         """Set the offsets, durably; the places themselves move on the event loop."""
         # A reader of its own: the place's may be in use by an iteration.
-        offsets = [resolve_start(self._topic.reader(place.number), to) for place in places]
+        offsets = [resolve_start(self.topic.reader(place.number), to) for place in places]
         self._reset(places, offsets)
         return offsets
 
     def commit(self, wanted: dict[int, int]) -> None:
         """Move the offsets of these partitions forward, durably."""
-        now = self._topic.around.system.clock.time_ms()
+        now = self.topic.around.system.clock.time_ms()
         for number, offset in wanted.items():
             self.places[number].offsets.commit(offset, now)
 
     def _claim_name(self) -> AbstractContextManager[None]:
-        claim = self._store.lock(f"groups/{self._name}/{self._topic.name}.lock", 0)
+        claim = self._store.lock(f"groups/{self._name}/{self.topic.name}.lock", 0)
         try:
             claim.__enter__()
         except DeadlineExceeded:
             raise SubscriberBusy(
-                f"subscriber {self._name!r} of {self._topic.name!r} is in use, here or in another "
+                f"subscriber {self._name!r} of {self.topic.name!r} is in use, here or in another "
                 "process: use another name, or close that one",
                 subscriber=self._name,
-                topic=self._topic.name,
+                topic=self.topic.name,
             ) from None
         return claim
 
     def _place(self, number: int) -> Place:
-        return Place(self._topic, number, self._file_of(number))
+        return Place(self.topic, number, self._file_of(number))
 
     def _file_of(self, number: int) -> OffsetFile:
-        return OffsetFile(self._store, self._name, self._topic.name, number, self._offsets)
+        return OffsetFile(self._store, self._name, self.topic.name, number, self._offsets)
 
     def _find_places(self) -> None:
         if self._name not in self._file.read().subscribers:
@@ -141,6 +141,6 @@ class Membership:
         return committed.offset
 
     def _reset(self, places: list[Place], offsets: list[int]) -> None:
-        now = self._topic.around.system.clock.time_ms()
+        now = self.topic.around.system.clock.time_ms()
         for place, offset in zip(places, offsets, strict=True):
             place.offsets.reset(offset, now)

@@ -19,7 +19,7 @@ from penstock.errors import (
 from penstock.log.arrow import read_arrow, read_table
 from penstock.log.checks import check_columns, record_size
 from penstock.log.columns import Columns
-from penstock.log.deadlines import Deadlines, within
+from penstock.log.deadlines import Deadlines, check_seconds, within
 from penstock.log.engine import Engine
 from penstock.log.journal import LogJournal
 from penstock.log.maintenance import MaintenanceReport
@@ -134,6 +134,7 @@ class WalMessageQueue:
         records that nobody waited for could not be written, or some that were acknowledged with
         ``durable=False`` could not be synced.
         """
+        check_seconds(timeout)
         if self._refusal is None:
             self._refusal = Closed("the queue is closed: make a new WalMessageQueue to go on")
             self._closing = asyncio.ensure_future(self._close(timeout, self._refusal))
@@ -226,6 +227,7 @@ class WalMessageQueue:
         return await future
 
     async def _open_within(self, topic: str, timeout: float) -> OpenTopic:
+        check_seconds(timeout)
         return await within(timeout, self._engine.topics.open(topic), f"open {topic!r}")
 
     def publish_nowait(
@@ -260,6 +262,7 @@ class WalMessageQueue:
         They are written as few large batches, not all or none: after an error or a crash a
         leading part may be published.
         """
+        check_seconds(timeout)
         opened = self._opened.get(topic) or await self._open_within(topic, timeout)
         columns = Columns(values, keys, timestamps, headers)
         check_columns(columns)
@@ -275,6 +278,7 @@ class WalMessageQueue:
         Raises what went wrong since the last flush with records that nobody waited for, and for
         as long as a partition is poisoned.
         """
+        check_seconds(timeout)
         await within(timeout, self._engine.commit(), "flush")
         self._engine.topics.raise_trouble()
 
@@ -293,6 +297,7 @@ class WalMessageQueue:
         timeout: float = PUBLISH_TIMEOUT_SECONDS,
     ) -> None:
         """Wait until the record at this offset is durable."""
+        check_seconds(timeout)
         opening = self._engine.topics.open_existing(topic)
         opened = await within(timeout, opening, f"open {topic!r}")
         opened.keys(partition)
@@ -304,21 +309,18 @@ class WalMessageQueue:
     def subscribe(self, topic: str, name: str, *, start: Position = "earliest") -> Subscription:
         """A durable subscriber: resumes where it committed, a new one at ``start``.
 
-        The topic must be open: ``await queue.create_topic(name)`` first.
+        A topic that is not open here yet is opened when the subscriber is used first. That raises
+        UnknownTopic when nobody has made it: subscribing makes none.
         """
         self._check()
         if self._read_only:
             raise UsageError("a read-only queue cannot keep offsets: use replay()")
-        engine = self._engine
-        opened = engine.topics.opened(topic)
-        engine.changes.follow(opened)
-        subscription = Subscription(opened, name, start, engine.changes)
+        subscription = Subscription(self._engine, topic, name, start)
         self._subscriptions.add(subscription)
         return subscription
 
     async def unsubscribe(self, topic: str, name: str) -> None:
         """Forget a subscriber and its offsets: retention waits for it no longer."""
-        await self._engine.topics.open_existing(topic)
         subscription = self.subscribe(topic, name)
         try:
             await subscription.forget()

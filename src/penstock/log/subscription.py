@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import Self, TypeVar
 
 from penstock.errors import Closed, DeadlineExceeded, InvalidOption
-from penstock.log.changes import Changes
+from penstock.log.engine import Engine
 from penstock.log.membership import Membership
 from penstock.log.names import check_name
 from penstock.log.open_topic import OpenTopic
@@ -45,13 +45,14 @@ class Subscription:
     process dies the name is free at once. Cancelling the iteration loses nothing.
     """
 
-    def __init__(self, topic: OpenTopic, name: str, start: Position, changes: Changes) -> None:
-        self.topic = topic.name
+    def __init__(self, engine: Engine, topic: str, name: str, start: Position) -> None:
+        self.topic = check_name("topic", topic)
         self.name = check_name("subscriber", name)
-        check_one_partition(start, topic.state.partitions)
-        self._topic = topic
-        self._changes = changes
-        self._membership = Membership(topic, self.name, start)
+        self._start = start
+        self._topics = engine.topics
+        self._changes = engine.changes
+        self._joined: Membership | None = None
+        """Made when the topic is open in this process."""
         self._turn = 0
         self._place: Place | None = None
         """The partition that the records at hand are of."""
@@ -63,11 +64,13 @@ class Subscription:
         self._releasing: asyncio.Future[None] | None = None
         self._at_work: set[asyncio.Future[None]] = set()
         self._closed = False
+        if topic in engine.topics.by_name:
+            self._join(engine.topics.by_name[topic])
 
     @property
     def damaged_offsets(self) -> list[str]:
         """Offset files with a damaged slot: the older slot was used, so records may come again."""
-        return self._membership.damaged_offsets
+        return self._joined.damaged_offsets if self._joined else []
 
     async def __aenter__(self) -> Self:
         try:
@@ -81,12 +84,15 @@ class Subscription:
         await self.close()
 
     async def open(self) -> None:
-        """Claim the name and find the place to start. Iterating does it too."""
+        """Claim the name and find the place to start. Iterating does it too.
+
+        A topic that is not open in this process yet is opened first.
+        """
         self._check_open()
-        if self._membership.held:
+        if self._held:
             return
         if self._opening is None:
-            self._opening = self._begin(self._membership.open)
+            self._opening = self._begin(Membership.open)
         opening = self._opening
         try:
             await asyncio.shield(opening)
@@ -146,7 +152,7 @@ class Subscription:
         Offsets only move forward: committing an older record changes nothing.
         """
         await self.open()
-        await asyncio.shield(self._begin(self._membership.commit, self._wanted(record)))
+        await asyncio.shield(self._begin(Membership.commit, self._wanted(record)))
 
     async def seek(self, to: Position, *, partition: int | None = None) -> None:
         """Go on from another place, and resume there after a restart: the seek is durable.
@@ -178,7 +184,7 @@ class Subscription:
         self._check_open()
         if self._opening is not None:
             await self.open()
-        await asyncio.shield(self._begin(self._membership.forget))
+        await asyncio.shield(self._begin(Membership.forget))
         await self.close()
 
     def positions(self) -> dict[int, int]:
@@ -188,6 +194,8 @@ class Subscription:
 
     def lag(self) -> int:
         """Durable records that were not delivered yet, over all partitions."""
+        if self._joined is None:
+            return 0
         self._topic.note_commits()
         durable = self._topic.durable
         return sum(
@@ -197,16 +205,46 @@ class Subscription:
     # Life
 
     @property
+    def _membership(self) -> Membership:
+        assert self._joined is not None, "the topic is found first"
+        return self._joined
+
+    @property
+    def _topic(self) -> OpenTopic:
+        return self._membership.topic
+
+    @property
+    def _held(self) -> bool:
+        return self._joined is not None and self._joined.held
+
+    @property
     def _places(self) -> list[Place]:
-        return self._membership.places
+        return self._joined.places if self._joined else []
+
+    def _join(self, topic: OpenTopic) -> None:
+        check_one_partition(self._start, topic.state.partitions)
+        self._changes.follow(topic)
+        self._joined = Membership(topic, self.name, self._start)
+
+    async def _find(self) -> Membership:
+        """The membership; opens the topic when nobody did so before."""
+        if self._joined is None:
+            topic = await self._topics.open_existing(self.topic)
+            self._check_open()
+            if self._joined is None:
+                self._join(topic)
+        return self._membership
 
     def _begin(self, job: Callable[..., None], *arguments: object) -> asyncio.Future[None]:
         """Run a job in a thread. Closing waits for it, also when its caller was cancelled."""
-        working = asyncio.to_thread(self._call, job, *arguments)
-        work: asyncio.Future[None] = asyncio.ensure_future(working)
+        work: asyncio.Future[None] = asyncio.ensure_future(self._work(job, *arguments))
         self._at_work.add(work)
         work.add_done_callback(self._done)
         return work
+
+    async def _work(self, job: Callable[..., None], *arguments: object) -> None:
+        membership = await self._find()
+        await asyncio.to_thread(self._call, job, membership, *arguments)
 
     def _call(self, job: Callable[..., _T], *arguments: object) -> _T:
         """As long as a thread holds the name, so does the queue hold this, and closes it."""
@@ -230,7 +268,7 @@ class Subscription:
     async def _release(self) -> None:
         if self._at_work:
             await asyncio.wait(self._at_work)
-        if self._membership.held:
+        if self._held:
             await asyncio.to_thread(self._membership.close)
 
     def _check_open(self) -> None:

@@ -10,6 +10,7 @@ from penstock import FsyncPolicy, Record, RecordBatch, TopicConfig
 from penstock.errors import (
     Closed,
     DeadlineExceeded,
+    InvalidName,
     InvalidOption,
     SubscriberBusy,
     UnknownPartition,
@@ -355,12 +356,51 @@ class SubscribingConformance(QueueFixtures):
             async with queue.subscribe("orders", "billing"):
                 pass
 
-    async def test_a_topic_is_opened_before_it_is_subscribed_to(
+    async def test_a_topic_is_opened_by_its_first_subscriber(self, make_queue: MakeQueue) -> None:
+        async with make_queue(defaults=TWO) as queue:
+            await queue.publish_many("orders", numbered(4))
+        async with make_queue() as queue:
+            subscription = queue.subscribe("orders", "billing")
+            assert (subscription.positions(), subscription.lag()) == ({}, 0)
+            async with queue.subscribe("orders", "shipping"), subscription:
+                assert set(await values_of(subscription, 4)) == set(numbered(4))
+                await queue.publish("orders", b"next")
+                assert await values_of(subscription, 1) == [b"next"]
+
+    async def test_wrong_calls_of_a_topic_that_is_not_open_yet(self, make_queue: MakeQueue) -> None:
+        async with make_queue(defaults=TWO) as queue:
+            await queue.create_topic("orders")
+        async with make_queue() as queue:
+            with pytest.raises(InvalidName):
+                queue.subscribe("no/topic", "billing")
+            with pytest.raises(InvalidOption, match="of one partition"):
+                await queue.subscribe("orders", "billing", start=3).open()
+            closed = queue.subscribe("orders", "billing")
+            await closed.close()
+            with pytest.raises(Closed):
+                await closed.open()
+
+    async def test_a_queue_is_closed_while_a_subscriber_opens_its_topic(
         self, make_queue: MakeQueue
     ) -> None:
         async with make_queue() as queue:
+            await queue.create_topic("orders")
+        for turns in range(4):
+            async with make_queue() as queue:
+                reading = asyncio.create_task(take(queue.subscribe("orders", "billing"), 1))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+            with pytest.raises(Closed):
+                await reading
+
+    async def test_subscribing_makes_no_topic(self, make_queue: MakeQueue) -> None:
+        async with make_queue() as queue:
+            subscription = queue.subscribe("orders", "billing")
             with pytest.raises(UnknownTopic, match="create_topic"):
-                queue.subscribe("orders", "billing")
+                await values_of(subscription, 1)
+            assert await queue.topics() == []
+            await queue.publish("orders", b"x")
+            assert await values_of(subscription, 1) == [b"x"], "it can be tried again"
 
     async def test_a_commit_opens_the_subscription(self, make_queue: MakeQueue) -> None:
         async with make_queue() as queue:
