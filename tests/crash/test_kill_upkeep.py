@@ -198,5 +198,6 @@ def test_hundreds_of_kills_during_upkeep_lose_nothing_that_must_stay(
     nursery, request, folder, case, writers
 ):
     unfinished = kill(nursery, request, folder, case, writers, 75)
-    # Retention removes one file after the other, and never leaves half of one.
-    assert unfinished > 0 or case == "retention"
+    # Where two are at work, the one that lives finishes what the dead one began. Retention only
+    # removes whole files.
+    assert unfinished > 0 or writers > 1 or case == "retention"
