@@ -11,6 +11,7 @@ import enum
 import operator
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Self, TypeVar, dataclass_transform
 
 import msgspec
@@ -21,6 +22,7 @@ Result = TypeVar("Result")
 AnyType = TypeVar("AnyType", bound=type)
 
 DEFAULT_SESSION = "BUS"
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 TYPES_CACHED = 16_384
 PLAIN_TYPES = (type, str, bytes, bytearray, int, float, list, dict, tuple, set)
 
@@ -46,6 +48,10 @@ class Priority(enum.IntEnum):
     NORMAL = 50
     LOW = 90
     LAST = 100
+
+
+NORMAL = Priority.NORMAL
+"""The usual priority; looking up a member of an enum costs more than this name."""
 
 
 class Code(enum.StrEnum):
@@ -162,7 +168,9 @@ def _has_field(kind: type, name: str) -> bool:
 # -------------------------------------------------------------------------------- the envelope
 
 
-class Envelope(msgspec.Struct):
+# Not tracked by the garbage collector, which would look at every queued event again and again. An
+# envelope refers to nothing that refers back to it for longer than the message is on its way.
+class Envelope(msgspec.Struct, gc=False):
     """A message on its way: what is known about it beside what it says.
 
     Identifiers are made when somebody looks at them.
@@ -177,7 +185,7 @@ class Envelope(msgspec.Struct):
     """The bus, unique for each start of it."""
     session: str = DEFAULT_SESSION
     priority: int = Priority.NORMAL
-    headers: Mapping[str, str] = {}
+    headers: Mapping[str, str] = NO_HEADERS
     correlation_id: str | None = None
     """Shared by all messages that follow from one; None when it is the first."""
     causation_id: str | None = None

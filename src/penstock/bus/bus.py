@@ -29,10 +29,10 @@ from penstock.bus.timers import Timers
 from penstock.errors import Closed, DeadlineExceeded, UsageError, WouldDeadlock
 from penstock.messages import (
     DEFAULT_SESSION,
+    NORMAL,
     Command,
     CommandResult,
     Envelope,
-    Priority,
     marks_of,
 )
 from penstock.system import System
@@ -166,7 +166,7 @@ class MessageBus:
         *,
         name: str = "",
         session: str = DEFAULT_SESSION,
-        priority: int = Priority.NORMAL,
+        priority: int = NORMAL,
         where: Filter | None = None,
         subclasses: bool = False,
         concurrency: int = 1,
@@ -263,7 +263,7 @@ class MessageBus:
         event: Any,
         *,
         session: str = DEFAULT_SESSION,
-        priority: int = Priority.NORMAL,
+        priority: int = NORMAL,
         headers: Mapping[str, str] | None = None,
         correlation_id: str | None = None,
         timeout: float = PUBLISH_TIMEOUT_SECONDS,
@@ -274,14 +274,15 @@ class MessageBus:
         ``Overflow`` says. Cancelled while it waits, nothing was queued.
         """
         envelope = self._intake.enclose(event, session, priority, headers, correlation_id)
-        await self._intake.admit(envelope, timeout)
+        if not self._intake.offer_unless_crowded(envelope):
+            await self._intake.admit(envelope, timeout)
 
     def publish_nowait(
         self,
         event: Any,
         *,
         session: str = DEFAULT_SESSION,
-        priority: int = Priority.NORMAL,
+        priority: int = NORMAL,
         headers: Mapping[str, str] | None = None,
         correlation_id: str | None = None,
     ) -> None:
@@ -293,7 +294,7 @@ class MessageBus:
         event: Any,
         *,
         session: str = DEFAULT_SESSION,
-        priority: int = Priority.NORMAL,
+        priority: int = NORMAL,
         headers: Mapping[str, str] | None = None,
         correlation_id: str | None = None,
         timeout: float = PUBLISH_TIMEOUT_SECONDS,

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from penstock.bus.batching import Batcher
 from penstock.bus.delivery import Delivery, Failure, Outcome, delivery_of
-from penstock.bus.drive import Suspended
+from penstock.bus.drive import Suspended, begin
 from penstock.bus.handlers import Handler
 from penstock.bus.middleware import EventMiddleware, chain
 from penstock.bus.registry import Plan, Registry
@@ -109,10 +109,10 @@ class Dispatch:
     def _call_from(
         self, index: int, handlers: Sequence[Handler], envelope: Envelope
     ) -> Awaitable[None] | None:
-        for at in range(index, len(handlers)):
-            pending = self.call(handlers[at], envelope)
+        for handler in handlers[index:] if index else handlers:
+            pending = self.call(handler, envelope)
             if pending is not None:
-                return self._go_on(pending, at, handlers, envelope)
+                return self._go_on(pending, handlers.index(handler), handlers, envelope)
         self.release(envelope)
         return None
 
@@ -124,7 +124,10 @@ class Dispatch:
         if handler.batch is not None:
             return handler.batch.add(envelope)
         try:
-            result = handler.begin(envelope)
+            if handler.wants_envelope:
+                result = handler.begin(envelope)
+            else:  # as handler.begin does, without one more call
+                result = begin(handler.function, envelope, envelope.message)
         except (Exception, asyncio.CancelledError) as error:
             self.fail(handler, envelope, error)
             return None
@@ -162,11 +165,7 @@ class Dispatch:
             end += 1
         beside = [handlers[at] for at in range(index + 1, end)]
         others = self.spawn(self._call_all(beside, envelope)) if beside else None
-        try:
-            await pending
-        finally:
-            if others is not None:
-                await _join(others)
+        await _both(pending, others)
         rest = self._call_from(end, handlers, envelope)
         if rest is not None:
             await rest
@@ -176,11 +175,8 @@ class Dispatch:
             pending = self.call(handler, envelope)
             if pending is not None:
                 # This task stays with the handler that waits; another one calls the rest.
-                others = self.spawn(self._call_all(handlers[at + 1 :], envelope))
-                try:
-                    await pending
-                finally:
-                    await _join(others)
+                rest = handlers[at + 1 :]
+                await _both(pending, self.spawn(self._call_all(rest, envelope)) if rest else None)
                 return
 
     def succeed(self, handler: Handler, envelope: Envelope) -> None:
@@ -323,10 +319,13 @@ def was_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def _join(task: asyncio.Task[Any]) -> None:
-    """Wait for a task of our own; when we are cancelled, so is it."""
+async def _both(pending: Awaitable[Any], others: asyncio.Task[None] | None) -> None:
+    """Wait for a handler and for the task that calls the others; when cancelled, so are they."""
     try:
-        await task
+        await pending
+        if others is not None:
+            await others
     except asyncio.CancelledError:
-        task.cancel()
+        if others is not None:
+            others.cancel()
         raise

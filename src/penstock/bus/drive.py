@@ -18,12 +18,12 @@ from typing import Any
 
 from penstock.messages import Envelope
 
-_current: ContextVar[Envelope | None] = ContextVar("penstock_current_envelope", default=None)
+current: ContextVar[Envelope | None] = ContextVar("penstock_current_envelope", default=None)
 
 
 def current_envelope() -> Envelope | None:
     """The envelope of the message that the calling code handles; None outside of handlers."""
-    return _current.get()
+    return current.get()
 
 
 class Suspended:
@@ -62,7 +62,7 @@ def begin(function: Callable[[Any], Any], envelope: Envelope, argument: Any) -> 
 
 
 def _begin(function: Callable[[Any], Any], envelope: Envelope, argument: Any, here: Context) -> Any:
-    _current.set(envelope)
+    current.set(envelope)
     result = function(argument)
     if type(result) is not CoroutineType:
         if result is None or not isawaitable(result):

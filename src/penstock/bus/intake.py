@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.bus.delivery import Outcome, delivery_of
 from penstock.bus.dispatch import Dispatch
-from penstock.bus.drive import current_envelope
+from penstock.bus.drive import current
 from penstock.bus.handlers import Filter
 from penstock.bus.lane import Lane
 from penstock.bus.queue import (
@@ -20,13 +20,20 @@ from penstock.bus.queue import (
     LOW_MARK,
     QUEUE_MAX,
     BoundedEventQueue,
-    Offer,
     Overflow,
     check_bounds,
 )
 from penstock.bus.timers import Timers
 from penstock.errors import BufferFull, Closed, InvalidOption
-from penstock.messages import DEFAULT_SESSION, Envelope, Priority, check_type, marks_of
+from penstock.messages import (
+    DEFAULT_SESSION,
+    NO_HEADERS,
+    NORMAL,
+    Envelope,
+    Priority,
+    check_type,
+    marks_of,
+)
 from penstock.system import System
 
 PUBLISH_TIMEOUT_SECONDS = 30.0
@@ -93,20 +100,15 @@ class Intake:
         self,
         message: Any,
         session: str = DEFAULT_SESSION,
-        priority: int = Priority.NORMAL,
+        priority: int = NORMAL,
         headers: Mapping[str, str] | None = None,
         correlation_id: str | None = None,
     ) -> Envelope:
         """Put a message into an envelope; one that a handler publishes follows from its own."""
-        if priority != Priority.NORMAL:
-            check_priority(priority)
-        cause = current_envelope()
-        if (
-            cause is None
-            and headers is None
-            and session is DEFAULT_SESSION
-            and correlation_id is None
-        ):
+        if priority is not NORMAL:
+            priority = check_priority(priority)
+        cause = current.get()
+        if cause is None and headers is None and correlation_id is None:
             return Envelope(
                 message, next(self._sequence), self._now_ms(), self.origin, session, priority
             )
@@ -117,14 +119,14 @@ class Intake:
             self.origin,
             session,
             priority,
-            headers or {},
+            headers or NO_HEADERS,
             correlation_id or (cause.correlation if cause is not None else None),
             cause.id if cause is not None else None,
         )
 
     def is_nested(self) -> bool:
         """Whether a handler of this bus calls, which must not wait for its own lane."""
-        cause = current_envelope()
+        cause = current.get()
         return cause is not None and cause.origin == self.origin and not cause.settled
 
     # Queueing
@@ -134,23 +136,33 @@ class Intake:
         lane = self.lanes.get(kind)
         return lane if lane is not None else self._open_lane(kind)
 
-    def offer(self, envelope: Envelope, *, extra: int = 0) -> bool:
+    def offer(self, envelope: Envelope, extra: int = 0) -> bool:
         """Queue the event if there is room; what a filter refuses counts as taken."""
         if self.refusal is not None and not self.is_nested():
             raise self.refusal.again()
-        dispatch = self.dispatch
-        if self.filters and not all(accepts(envelope) for accepts in self.filters):
-            dispatch.accept()
-            delivery_of(envelope).filtered = True
-            dispatch.release(envelope)
+        if self.filters and not self._accepts(envelope):
             return True
-        lane = self.lanes.get(envelope.message.__class__) or self.lane(envelope.message.__class__)
-        if lane.queue.offer(envelope, extra) is Offer.FULL:
+        kind = envelope.message.__class__
+        lane = self.lanes.get(kind) or self._open_lane(kind)
+        if not lane.queue.offer(envelope, extra):
             return False
-        dispatch.accept()
+        self.dispatch.accept()
         if lane.pumps == lane.suspended:
             lane.wake()
         return True
+
+    def _accepts(self, envelope: Envelope) -> bool:
+        if all(accepts(envelope) for accepts in self.filters):
+            return True
+        self.dispatch.accept()
+        delivery_of(envelope).filtered = True
+        self.dispatch.release(envelope)
+        return False
+
+    def offer_unless_crowded(self, envelope: Envelope) -> bool:
+        """Queue the event if ``publish`` need not wait for that."""
+        lane = self.lane(envelope.message.__class__)
+        return lane.queue.room > 0 and self.offer(envelope)
 
     async def admit(self, envelope: Envelope, timeout: float) -> None:
         """Queue the event, waiting for room if that is the policy.
@@ -159,14 +171,10 @@ class Intake:
         the queue to twice its bound, and gets BufferFull beyond.
         """
         lane = self.lane(envelope.message.__class__)
-        if self.is_nested():
-            self.admit_nowait(envelope, extra=lane.queue.capacity)
-        elif lane.queue.overflow in WAITING and lane.queue.room < 1:
+        if lane.queue.overflow in WAITING and lane.queue.room < 1 and not self.is_nested():
             async with self.timers.deadline(timeout, f"queue an event of {envelope.topic}"):
                 await self._wait_for_room(lane)
-                self.admit_nowait(envelope)
-        else:
-            self.admit_nowait(envelope)
+        self.admit_nowait(envelope)
 
     async def _wait_for_room(self, lane: Lane) -> None:
         while lane.queue.room < 1:
@@ -174,9 +182,11 @@ class Intake:
             if self.refusal is not None:
                 raise self.refusal.again()
 
-    def admit_nowait(self, envelope: Envelope, extra: int = 0) -> None:
+    def admit_nowait(self, envelope: Envelope) -> None:
         """Queue the event now, or raise BufferFull. On the loop of the bus."""
-        if not self.offer(envelope, extra=extra):
+        if self.offer(envelope):
+            return
+        if not self.is_nested() or not self.offer(envelope, extra=self.options.capacity):
             raise full(envelope)
 
     # Other threads
@@ -184,7 +194,7 @@ class Intake:
     def post(self, envelope: Envelope) -> None:
         """Queue the event from any thread."""
         if self._thread is None or get_ident() == self._thread:
-            self.admit_nowait(envelope, self.lane_capacity if self.is_nested() else 0)
+            self.admit_nowait(envelope)
             return
         if self.refusal is not None:
             raise self.refusal.again()
@@ -196,11 +206,6 @@ class Intake:
             self._inbox_seen = False
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self._empty_inbox)
-
-    @property
-    def lane_capacity(self) -> int:
-        """How many events each lane holds."""
-        return self.options.capacity
 
     def _empty_inbox(self) -> None:
         self._inbox_seen = True
@@ -240,11 +245,15 @@ def full(envelope: Envelope) -> BufferFull:
     )
 
 
-def check_priority(priority: int) -> None:
-    """Refuse a number that is none of the levels."""
-    if priority not in set(Priority):
+def check_priority(priority: int) -> Priority:
+    """The level of that number; refuse one that is none."""
+    try:
+        return Priority(priority)
+    except ValueError:
         levels = ", ".join(f"{level.name} ({level.value})" for level in Priority)
-        raise InvalidOption(f"{priority!r} is not a priority: use {levels}", option="priority")
+        raise InvalidOption(
+            f"{priority!r} is not a priority: use {levels}", option="priority"
+        ) from None
 
 
 async def wait_for_outcome(envelope: Envelope) -> Outcome:

@@ -82,9 +82,11 @@ class Lane:
 
     async def _pump(self) -> None:
         handled = 0
+        begin = self.dispatch.begin
+        take = self.queue.take if self._key is None or self.concurrency == 1 else self._take
         try:
-            while (envelope := self._take()) is not None:
-                rest = self.dispatch.begin(envelope)
+            while (envelope := take()) is not None:
+                rest = begin(envelope)
                 if rest is not None:
                     await self._wait(envelope, rest)
                 if self._busy:
@@ -100,7 +102,7 @@ class Lane:
 
     def _take(self) -> Envelope | None:
         while (envelope := self.queue.take()) is not None:
-            if self.concurrency == 1 or self._key is None or self._claim(envelope):
+            if self._claim(envelope):
                 return envelope
         return None
 

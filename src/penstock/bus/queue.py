@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.errors import InvalidOption
-from penstock.messages import Envelope, Priority
+from penstock.messages import NORMAL, Envelope, Priority
 
 QUEUE_MAX = 10_000
 HIGH_MARK = 0.8
@@ -30,13 +30,6 @@ class Overflow(enum.Enum):
     """``publish`` and ``publish_nowait`` raise BufferFull at once. Nothing is queued."""
     ADAPTIVE_RATE_LIMIT = "adaptive rate limit"
     """Above the high mark ``publish`` is slowed to the rate at which events are handled."""
-
-
-class Offer(enum.Enum):
-    """What became of an event that was offered to a queue."""
-
-    TAKEN = "taken"
-    FULL = "full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,25 +120,23 @@ class BoundedEventQueue:
         bound = self._high if self.overflow is Overflow.ADAPTIVE_RATE_LIMIT else self.capacity
         return bound - self._depth - self.held
 
-    def offer(self, envelope: Envelope, extra: int = 0) -> Offer:
+    def offer(self, envelope: Envelope, extra: int = 0) -> bool:
         """Take the event if there is room, or if the policy makes room.
 
         ``extra`` is room beyond the bound, for who cannot wait.
         """
-        depth = self._depth
-        if depth + self.held >= self.capacity + extra:
-            if self.overflow is not Overflow.DROP_OLDEST:
-                self.rejected += 1
-                return Offer.FULL
-            self._drop_oldest()
-            depth = self._depth
-        self._levels[envelope.priority].append(envelope)
-        self._depth = depth = depth + 1
+        if self._depth + self.held >= self.capacity + extra and not self._drop_oldest():
+            return False
+        if envelope.priority is NORMAL:
+            self._normal.append(envelope)
+        else:
+            self._levels[envelope.priority].append(envelope)
+        self._depth = depth = self._depth + 1
         if depth > self.peak_depth:
             self.peak_depth = depth
         if depth >= self._high and not self.under_pressure:
             self._press(started=True)
-        return Offer.TAKEN
+        return True
 
     def take(self) -> Envelope | None:
         """The next event; None when there is none."""
@@ -186,13 +177,18 @@ class BoundedEventQueue:
         self._overtakes = self._overtakes + 1 if len(waiting) > 1 else 0
         return waiting[0].popleft()
 
-    def _drop_oldest(self) -> None:
+    def _drop_oldest(self) -> bool:
+        """Make room, if that is the policy and something waits."""
+        if self.overflow is not Overflow.DROP_OLDEST or not self._depth:
+            self.rejected += 1
+            return False
         lowest = next(level for level in reversed(self._levels.values()) if level)
         envelope = lowest.popleft()
         self._depth -= 1
         self.dropped += 1
         if self.on_drop is not None:
             self.on_drop(envelope)
+        return True
 
     def _press(self, *, started: bool) -> None:
         self.under_pressure = started

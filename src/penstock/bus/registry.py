@@ -32,7 +32,8 @@ class Registry:
         self._by_base: list[Handler] = []
         self._by_pattern: list[tuple[re.Pattern[str], Handler]] = []
         self._commands: dict[tuple[type, str], Handler] = {}
-        self._plans: dict[tuple[type, str], Plan] = {}
+        self._plans: dict[type, Plan] = {}
+        self._session_plans: dict[tuple[type, str], Plan] = {}
         self._sessions: defaultdict[str, int] = defaultdict(int)
         self._order = itertools.count()
         self.count = 0
@@ -66,12 +67,15 @@ class Registry:
 
     def plan(self, kind: type, session: str) -> Plan:
         """Who is called for an event of this class that was published in this session."""
-        if session not in self._sessions:
+        if session == DEFAULT_SESSION or session not in self._sessions:
             # Sessions without handlers of their own share a plan: names of sessions are endless.
-            session = DEFAULT_SESSION
-        plan = self._plans.get((kind, session))
+            plan = self._plans.get(kind)
+            if plan is None:
+                plan = self._plans[kind] = self._make_plan(kind, DEFAULT_SESSION)
+            return plan
+        plan = self._session_plans.get((kind, session))
         if plan is None:
-            plan = self._plans[kind, session] = self._make_plan(kind, session)
+            plan = self._session_plans[kind, session] = self._make_plan(kind, session)
         return plan
 
     def _make_plan(self, kind: type, session: str) -> Plan:
@@ -137,6 +141,7 @@ class Registry:
 
     def _changed(self, handler: Handler, by: int) -> None:
         self._plans.clear()
+        self._session_plans.clear()
         self.count += by
         self._sessions[handler.session] += by
         if not self._sessions[handler.session]:
