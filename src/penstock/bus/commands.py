@@ -35,11 +35,14 @@ CODES: dict[type[BaseException], Code] = {
 }
 
 
-class HandlerRaised(Exception):
-    """Keeps an error of a handler apart from the same kind of error of the bus."""
+class HandlerRaised(HandlerFailed):
+    """Keeps an error of a handler apart from the same kind of error of the bus.
+
+    Middleware sees it as HandlerFailed, as it does when handlers of an event fail.
+    """
 
     def __init__(self, handler: Handler, error: BaseException) -> None:
-        super().__init__()
+        super().__init__(f"{handler.name} failed: {error!r}")
         self.handler = handler
         self.error = error
 
