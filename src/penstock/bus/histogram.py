@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import accumulate
 
 BUCKETS = 64
-"""The last one begins at 292 years."""
+"""The last one begins at 146 years, and nothing is longer than that."""
 NANOSECONDS = 1_000_000_000
+SECONDS_MAX = 2**62 / NANOSECONDS
 
 
 class Histogram:
@@ -28,9 +29,8 @@ class Histogram:
 
     def add(self, seconds: float) -> None:
         """Count a duration; what is below zero counts as zero, should a clock go back."""
-        seconds = max(0.0, seconds)
-        bucket = int(seconds * NANOSECONDS).bit_length()
-        self.buckets[min(bucket, BUCKETS - 1)] += 1
+        seconds = min(max(0.0, seconds), SECONDS_MAX)
+        self.buckets[int(seconds * NANOSECONDS).bit_length()] += 1
         self.count += 1
         self.total += seconds
         self.longest = max(self.longest, seconds)
