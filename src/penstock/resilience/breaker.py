@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import logging
 import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.errors import CircuitOpen, InvalidOption
+from penstock.resilience.callbacks import Callbacks
 from penstock.resilience.options import ErrorTypes, check_error_types, check_range
 from penstock.resilience.rate import SlidingRate
 from penstock.system import Clock
-
-logger = logging.getLogger("penstock.resilience")
 
 COUNT_MAX = 10_000
 LOOK_EVERY = 64
@@ -124,7 +122,7 @@ class CircuitBreaker:
         self._clock = clock
         self._state = BreakerState.CLOSED
         self._closed = True
-        self._callbacks: list[OnChange] = []
+        self._callbacks = Callbacks[[BreakerState, BreakerState]](f"the breaker of {name}")
         self._changes: deque[tuple[BreakerState, BreakerState]] = deque()
         self._telling = False
         self._admitted = self._refused = self._succeeded = self._failed = self._abandoned = 0
@@ -209,8 +207,7 @@ class CircuitBreaker:
 
         It is called in the middle of a call's way, so it must be quick. What it raises is logged.
         """
-        self._callbacks.append(callback)
-        return lambda: self._callbacks.remove(callback) if callback in self._callbacks else None
+        return self._callbacks.add(callback)
 
     def reset(self) -> None:
         """Close the circuit, whatever happened."""
@@ -343,13 +340,6 @@ class CircuitBreaker:
             self._telling = True
             try:
                 while self._changes:
-                    self._tell(*self._changes.popleft())
+                    self._callbacks.tell(*self._changes.popleft())
             finally:
                 self._telling = False
-
-    def _tell(self, previous: BreakerState, current: BreakerState) -> None:
-        for callback in tuple(self._callbacks):
-            try:
-                callback(previous, current)
-            except Exception:
-                logger.exception("a callback of the breaker of %s failed", self.name)
