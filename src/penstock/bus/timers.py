@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from penstock.errors import DeadlineExceeded, InvalidOption
+from penstock.errors import DeadlineExceeded, InvalidOption, PenstockError
 from penstock.system import Clock, Timer
 
 SLEEP_MAX_SECONDS = 3_600.0
@@ -49,6 +49,8 @@ class Timers:
         self._cancelled = 0
         self._armed: Timer | None = None
         self._armed_for = float("inf")
+        self._deadlines: set[Deadline] = set()
+        self._nobody_waits: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
         return len(self._heap) - self._cancelled
@@ -75,6 +77,24 @@ class Timers:
         """A block that is cancelled after that much time and then raises DeadlineExceeded."""
         return Deadline(self, seconds, action)
 
+    async def interrupt(self, error: PenstockError) -> None:
+        """End all blocks with a deadline now, with this error, and wait until they have ended."""
+        for deadline in list(self._deadlines):
+            deadline.interrupt(error)
+        while self._deadlines:
+            self._nobody_waits = asyncio.get_running_loop().create_future()
+            await self._nobody_waits
+
+    def enter(self, deadline: Deadline) -> None:
+        """A block with a deadline begins."""
+        self._deadlines.add(deadline)
+
+    def leave(self, deadline: Deadline) -> None:
+        """A block with a deadline has ended."""
+        self._deadlines.discard(deadline)
+        if self._nobody_waits is not None and not self._deadlines:
+            _resolve(self._nobody_waits)
+
     def forget(self) -> None:
         """One more entry is cancelled; when most are, the heap is made anew without them."""
         self._cancelled += 1
@@ -85,6 +105,8 @@ class Timers:
 
     def close(self) -> None:
         """Drop all calls."""
+        for _, _, call in self._heap:
+            call.callback = None
         self._heap.clear()
         self._cancelled = 0
         self._disarm()
@@ -93,7 +115,8 @@ class Timers:
         self._disarm()
         now = self.clock.monotonic() + TICK_SECONDS
         while self._heap and self._heap[0][0] <= now:
-            callback = heapq.heappop(self._heap)[2].callback
+            call = heapq.heappop(self._heap)[2]
+            callback, call.callback = call.callback, None
             if callback is None:
                 self._cancelled -= 1
             else:
@@ -146,6 +169,7 @@ class Deadline:
         self._action = action
         self.expired = False
         """Whether the time was up before the block ended."""
+        self._interruption: PenstockError | None = None
         self._call: PendingCall | None = None
 
     async def __aenter__(self) -> Self:
@@ -153,6 +177,7 @@ class Deadline:
         assert task is not None
         self._task = task
         self._cancelling = task.cancelling()
+        self._timers.enter(self)
         if self._seconds is not None:
             self._call = self._timers.call_after(self._seconds, self._expire)
         return self
@@ -160,15 +185,28 @@ class Deadline:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
+        self._timers.leave(self)
         if self._call is not None:
             self._call.cancel()
-        if not self.expired:
+        if not self.expired and self._interruption is None:
             return
         if self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
-            raise DeadlineExceeded(
-                f"could not {self._action} within {self._seconds:g} s", seconds=self._seconds
-            ) from error
+            raise self._reason() from error
+
+    def _reason(self) -> PenstockError:
+        if self._interruption is not None:
+            return self._interruption.again()
+        return DeadlineExceeded(
+            f"could not {self._action} within {self._seconds:g} s", seconds=self._seconds
+        )
+
+    def interrupt(self, error: PenstockError) -> None:
+        """End the block now, with this error."""
+        if not self.expired and self._interruption is None:
+            self._interruption = error
+            self._task.cancel()
 
     def _expire(self) -> None:
-        self.expired = True
-        self._task.cancel()
+        if self._interruption is None:
+            self.expired = True
+            self._task.cancel()
