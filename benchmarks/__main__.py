@@ -116,7 +116,7 @@ def show(report: Report, console: Console) -> None:
     """The tables on the terminal."""
     results = Table(title="Results", title_justify="left")
     results.add_column("case", overflow="fold")
-    for head in ("best", "median", "× raw", "notes"):
+    for head in ("best", "median", "× bound", "notes"):
         results.add_column(head, no_wrap=head != "notes")
     for result in report.results:
         results.add_row(result.name, *result_row(result)[2:])
