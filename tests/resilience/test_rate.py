@@ -28,6 +28,17 @@ def test_between_two_looks_calls_are_taken_to_have_come_evenly():
     assert rate.counts(70.0, 400, 40) == (300, 30)
 
 
+def test_a_failure_counts_at_the_time_when_it_happened():
+    rate = SlidingRate(60.0, now=0.0)
+    for number, now in enumerate([100.0, 100.2, 100.5], 1):
+        rate.failed(now, number, number)
+    assert rate.counts(100.5, 3, 3) == (3, 3)
+    rate.failed(1000.0, 4, 4)
+    assert rate.counts(1000.0, 4, 4) == (1, 1)
+    assert rate.counts(1059.9, 4, 4) == (1, 1)
+    assert rate.counts(1060.0, 4, 4) == (0, 0)
+
+
 def test_nothing_for_longer_than_the_window_leaves_nothing():
     rate = SlidingRate(60.0, now=0.0)
     rate.look(10.0, 100, 5)
@@ -56,4 +67,4 @@ def test_failures_never_outnumber_calls_and_the_memory_is_bounded(steps):
         in_window, failed = rate.counts(now, calls, failures)
         assert -1e-6 <= failed <= in_window + 1e-6
         assert in_window <= calls + 1e-6
-        assert len(rate._points) <= POINTS + 2
+        assert len(rate._points) <= 2 * POINTS + 3

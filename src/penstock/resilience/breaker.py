@@ -262,7 +262,7 @@ class CircuitBreaker:
     def _note_failure(self) -> None:
         now = self._clock.monotonic()
         self._recent.append(now)
-        self._rate.look(now, self._ended, self._failed)
+        self._rate.failed(now, self._ended, self._failed)
         if self._too_many(now) or self._too_often(now):
             self._open()
 
