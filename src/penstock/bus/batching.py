@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.bus.delivery import delivery_of
-from penstock.bus.drive import Suspended, begin
+from penstock.bus.drive import Suspended, begin, was_cancelled
 from penstock.bus.timers import PendingCall, Timers
 from penstock.errors import HandlerError, InvalidOption
 from penstock.messages import Envelope
@@ -50,8 +51,12 @@ class Batching:
             )
 
 
+_inside: ContextVar[frozenset[Batcher]] = ContextVar("penstock_inside_batches", default=frozenset())
+"""Whose batches the calling code is handling."""
+
+
 class Batcher:
-    """Collects the events of one handler."""
+    """Collects the events of one handler. Its batches are handed over one after the other."""
 
     def __init__(
         self, handler: Handler, batching: Batching, dispatch: Dispatch, timers: Timers
@@ -61,30 +66,45 @@ class Batcher:
         self._dispatch = dispatch
         self._timers = timers
         self._waiting: list[Envelope] = []
+        self._kinds: set[type] = set()
         self._expiry: PendingCall | None = None
-        self._running = False
+        self._running: asyncio.Future[None] | None = None
 
     def add(self, envelope: Envelope) -> Awaitable[None] | None:
         """Take an event; returns what is to be awaited when that makes the batch full."""
-        delivery_of(envelope).open += 1
+        notes = delivery_of(envelope)
+        notes.open += 1
+        notes.elsewhere |= {self._handler}
         self._waiting.append(envelope)
         if len(self._waiting) >= self._batching.size:
             return self.flush()
-        if self._expiry is None:
-            self._expiry = self._timers.call_after(self._batching.timeout, self._expire)
-        self._dispatch.open_batches.add(self)
+        self._wait_for_company(envelope)
         return None
 
     async def flush(self) -> None:
-        """Hand over what is there. A batch that is being handled goes first."""
-        if self._running:
-            return
-        self._running = True
-        try:
-            while self._waiting:
+        """Hand over what is there, after a batch that is being handled.
+
+        Who is part of that batch's handling does not wait for it, as it would wait for itself.
+        """
+        while self._waiting:
+            if self._running is None or self in _inside.get():
                 await self._hand_over(self._take())
-        finally:
-            self._running = False
+            else:
+                await asyncio.shield(self._running)
+
+    def drain(self) -> list[Envelope]:
+        """Take out the events that were not handed over, as ``stop`` does."""
+        taken = []
+        while self._waiting:
+            taken += self._take()
+        return taken
+
+    def _wait_for_company(self, envelope: Envelope) -> None:
+        kind = type(envelope.message)
+        self._kinds.add(kind)
+        self._dispatch.open_batches.setdefault(kind, set()).add(self)
+        if self._expiry is None:
+            self._expiry = self._timers.call_after(self._batching.timeout, self._expire)
 
     def _expire(self) -> None:
         self._expiry = None
@@ -94,44 +114,89 @@ class Batcher:
         size = self._batching.size
         taken, self._waiting = self._waiting[:size], self._waiting[size:]
         if not self._waiting:
-            self._dispatch.open_batches.discard(self)
-            if self._expiry is not None:
-                self._expiry.cancel()
-                self._expiry = None
+            self._stop_waiting()
         return taken
 
+    def _stop_waiting(self) -> None:
+        for kind in self._kinds:
+            batchers = self._dispatch.open_batches[kind]
+            batchers.discard(self)
+            if not batchers:
+                del self._dispatch.open_batches[kind]
+        self._kinds.clear()
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
     async def _hand_over(self, taken: list[Envelope]) -> None:
+        running = None
+        if self._running is None:
+            running = self._running = asyncio.get_running_loop().create_future()
         try:
             await self._try(taken)
-        except asyncio.CancelledError:
-            self._waiting[:0] = taken  # stop reports them
-            raise
-        for envelope in taken:
-            self._dispatch.release(envelope)
+        finally:
+            if running is not None:
+                self._running = None
+                running.set_result(None)
 
     async def _try(self, taken: list[Envelope]) -> None:
+        """Call the handler; when it fails on several, call it for each. Then let them go."""
         try:
-            await self._call(taken)
-        except BatchFailed as error:
-            self._settle(taken, getattr(error, "failed", {}))
-        except Exception as error:
-            if len(taken) == 1:
-                self._settle(taken, {0: error})
-                return
-            for envelope in taken:
-                await self._try([envelope])
-        else:
-            self._settle(taken, {})
-
-    async def _call(self, taken: Sequence[Envelope]) -> None:
-        messages = [envelope.message for envelope in taken]
-        result: Any = begin(self._handler.function, taken[0], messages)
-        if type(result) is Suspended:
-            await result
-
-    def _settle(self, taken: Sequence[Envelope], failed: dict[int, BaseException]) -> None:
+            failed = await self._call(taken)
+        except asyncio.CancelledError:
+            self._keep(taken)
+            raise
+        if failed is None:
+            while taken:
+                await self._try_one_of(taken)
+            return
         for index, envelope in enumerate(taken):
-            if index in failed:
-                self._dispatch.fail(self._handler, envelope, failed[index])
-            else:
-                self._dispatch.succeed(self._handler, envelope)
+            self._finish(envelope, failed.get(index))
+
+    async def _try_one_of(self, taken: list[Envelope]) -> None:
+        """Call the handler for the first one alone."""
+        envelope, *rest = taken
+        try:
+            failed = await self._call([envelope])
+        except asyncio.CancelledError:
+            self._keep(taken)
+            raise
+        taken[:] = rest
+        self._finish(envelope, (failed or {}).get(0))
+
+    def _keep(self, taken: list[Envelope]) -> None:
+        """Somebody stops us: the next flush hands them over again, or stop reports them."""
+        self._waiting[:0] = taken
+        for envelope in taken:
+            self._wait_for_company(envelope)
+
+    async def _call(self, taken: Sequence[Envelope]) -> dict[int, BaseException] | None:
+        """What failed, by index; None when the handler does not say and there are several."""
+        try:
+            result: Any = begin(self._invoke, taken[0], taken)
+            if type(result) is Suspended:
+                await result
+        except asyncio.CancelledError as error:
+            if was_cancelled():
+                raise
+            return {0: error} if len(taken) == 1 else None
+        except Exception as error:
+            named = getattr(error, "failed", None) if isinstance(error, BatchFailed) else None
+            if named:
+                return dict(named)
+            return {0: error} if len(taken) == 1 else None
+        return {}
+
+    def _invoke(self, taken: Sequence[Envelope]) -> Any:
+        _inside.set(_inside.get() | {self})
+        messages = [envelope.message for envelope in taken]
+        if self._handler.wants_envelope:
+            return self._handler.function(messages, list(taken))
+        return self._handler.function(messages)
+
+    def _finish(self, envelope: Envelope, error: BaseException | None) -> None:
+        if error is None:
+            self._dispatch.succeed(self._handler, envelope)
+        else:
+            self._dispatch.fail(self._handler, envelope, error)
+        self._dispatch.release(envelope)

@@ -103,8 +103,9 @@ class MessageBus:
     ) -> StopReport:
         """Refuse new messages, handle what is queued, and stop. Idempotent.
 
-        What is not handled within ``timeout``, or at all when ``drain`` is False, is in the
-        report; handlers that still run then are cancelled.
+        Commands that are being executed are waited for too. What is not handled within
+        ``timeout``, or at all when ``drain`` is False, is in the report; handlers that still run
+        then are cancelled, and who still waits for the bus gets Closed.
         """
         if self._stopping is None:
             self._intake.refusal = Closed(f"bus {self.name!r} is stopped: make a new one to go on")
@@ -115,7 +116,7 @@ class MessageBus:
         if drain and self._running:
             try:
                 async with self._timers.deadline(timeout, "drain the bus"):
-                    await self._dispatch.idle()
+                    await self._drain()
             except DeadlineExceeded:
                 logger.warning("bus %r stops with %d events", self.name, self._dispatch.unsettled)
         undrained = await self._halt()
@@ -123,14 +124,21 @@ class MessageBus:
         self._timers.close()
         return StopReport(tuple(undrained))
 
+    async def _drain(self) -> None:
+        self._intake.empty_inbox()
+        while self._dispatch.unsettled or self._commands.running:
+            await self._dispatch.idle()
+            await self._commands.idle()
+
     async def _halt(self) -> list[Envelope]:
         """Stop all work and give back the events that were not finished."""
+        assert self._intake.refusal is not None
         tasks = [task for task in self._dispatch.tasks if task is not asyncio.current_task()]
-        for lane in self._intake.lanes.values():
-            lane.running = False
+        self._intake.halt()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._timers.interrupt(self._intake.refusal)
         return self._intake.stop() + self._parked()
 
     async def settle(self, timeout: float = SETTLE_TIMEOUT_SECONDS) -> None:
@@ -142,6 +150,7 @@ class MessageBus:
             raise WouldDeadlock(
                 "a handler cannot wait for the bus to settle: it is part of the work"
             )
+        self._intake.empty_inbox()
         async with self._timers.deadline(timeout, "settle the bus"):
             await self._dispatch.idle()
 
@@ -254,7 +263,7 @@ class MessageBus:
 
     def on_pressure(self, callback: PressureCallback) -> None:
         """Call back when a queue passes its high mark, and when it is back at its low one."""
-        self._intake.on_pressure = guarded(callback)
+        self._intake.pressure_callbacks.append(guarded(callback))
 
     # Events
 
@@ -312,16 +321,16 @@ class MessageBus:
             return await wait_for_outcome(envelope)
 
     async def _run_or_queue(self, envelope: Envelope, timeout: float) -> None:
-        lane = self._intake.lane(type(envelope.message))
-        if not self._running or self._intake.filters or self._intake.refusal is not None:
-            await self._intake.admit(envelope, timeout)
-        elif lane.idle or self._intake.is_nested():
+        intake = self._intake
+        intake.check_open()
+        lane = intake.lane(type(envelope.message))
+        if not self._running or not (lane.idle or intake.is_nested()):
+            await intake.admit(envelope, timeout)
+        elif intake.accepts(envelope):
             self._dispatch.accept()
             rest = lane.begin_in_place(envelope)
             if rest is not None:
                 await rest
-        else:
-            await self._intake.admit(envelope, timeout)
 
     @asynccontextmanager
     async def atomic(self) -> AsyncIterator[AtomicGroup]:
@@ -346,8 +355,7 @@ class MessageBus:
         Never raises for what the handler or the bus did: ``result.code`` and ``result.error`` say
         it. After ``timeout`` the handler is cancelled; one that swallows that is waited for.
         """
-        if self._intake.refusal is not None and not self._intake.is_nested():
-            raise self._intake.refusal.again()
+        self._intake.check_open()
         envelope = self._intake.enclose(
             command, session, headers=headers, correlation_id=correlation_id
         )

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from penstock.bus.dispatch import was_cancelled
-from penstock.bus.drive import Suspended
+from penstock.bus.drive import Suspended, begin, was_cancelled
 from penstock.bus.handlers import Handler
 from penstock.bus.middleware import CommandMiddleware, chain
 from penstock.bus.registry import Registry
@@ -69,6 +68,9 @@ class Commands:
         self.middleware: list[CommandMiddleware] = []
         self.around: Around | None = None
         self.counters = CommandCounters()
+        self.running = 0
+        """Commands that are being executed now."""
+        self._idle: asyncio.Future[None] | None = None
 
     async def execute(self, envelope: Envelope, timeout: float) -> CommandResult[Any]:
         """Run the command in the calling task. Errors become part of the result.
@@ -76,6 +78,7 @@ class Commands:
         A cancellation of the caller cancels the handler and stays a cancellation.
         """
         self.counters.executed += 1
+        self.running += 1
         metadata: dict[str, Any] = {"id": envelope.id, "correlation_id": envelope.correlation}
         try:
             result = await self._run(envelope, timeout, metadata)
@@ -83,6 +86,11 @@ class Commands:
             return self._failed(raised.error, Code.HANDLER_ERROR, metadata)
         except Exception as error:
             return self._failed(error, CODES.get(type(error), Code.HANDLER_ERROR), metadata)
+        except asyncio.CancelledError:
+            self.counters.failed += 1
+            raise
+        finally:
+            self._end(envelope)
         self.counters.succeeded += 1
         return CommandResult(code=Code.OK, result=result, metadata=metadata)
 
@@ -92,7 +100,9 @@ class Commands:
             if not self.middleware:
                 return await self._call(envelope, metadata, deadline)
             pipeline = chain(self.middleware, lambda passed: self._call(passed, metadata, deadline))
-            return await pipeline(envelope)
+            # In a context of its own, and as part of the command, as the handler is.
+            result = begin(pipeline, envelope, envelope)
+            return await result if type(result) is Suspended else result
 
     async def _call(self, envelope: Envelope, metadata: dict[str, Any], deadline: Deadline) -> Any:
         kind = type(envelope.message)
@@ -108,6 +118,19 @@ class Commands:
             call = partial(call_handler, handler, envelope)
             return await self.around(handler, envelope, call, deadline)
         return await call_handler(handler, envelope)
+
+    async def idle(self) -> None:
+        """Return when no command is being executed."""
+        while self.running:
+            self._idle = self._idle or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._idle)
+
+    def _end(self, envelope: Envelope) -> None:
+        envelope.settled = True
+        self.running -= 1
+        if not self.running and self._idle is not None:
+            self._idle.set_result(None)
+            self._idle = None
 
     def _failed(
         self, error: BaseException, code: Code, metadata: dict[str, Any]

@@ -65,18 +65,35 @@ class Delivery:
     failures: list[Failure] = field(default_factory=list)
     done: set[Handler] = field(default_factory=set)
     """Handlers that are done with it, and must not be called if it comes again."""
+    given_up: frozenset[Handler] = frozenset()
+    """Handlers that failed on it for good."""
+    elsewhere: frozenset[Handler] = frozenset()
+    """Handlers that somebody else will call: a batch, or a retry."""
+    passed: bool = False
+    """Whether it went all the way through the middleware."""
+    interruptions: int = 0
+    """How often a handler was cancelled from outside and will be called again."""
     filtered: bool = False
     attempts: dict[Handler, Attempts] = field(default_factory=dict)
     """How often a handler was called, for those that failed."""
+    final: Outcome | None = None
+    """What became of the event, once that is known."""
     on_outcome: Callable[[Outcome], None] | None = None
     """Called when the event is settled or dropped; must not raise."""
 
+    def wants(self, handler: Handler) -> bool:
+        """Whether a handler is to be called, if the event comes again after an interruption."""
+        return not (handler in self.done or handler in self.given_up or handler in self.elsewhere)
+
     def outcome(self) -> Outcome:
         """What became of the event."""
+        if self.final is not None:
+            return self.final
         return Outcome(len(self.done), tuple(self.failures), filtered=self.filtered)
 
     def resolve(self, outcome: Outcome) -> None:
-        """Tell who waits."""
+        """Tell who waits, and who comes later."""
+        self.final = outcome
         if self.on_outcome is not None:
             self.on_outcome(outcome)
         for waiter in self.waiters:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,10 +22,12 @@ from penstock.bus.handlers import Handler
 from penstock.bus.middleware import EventMiddleware, chain
 from penstock.bus.registry import Plan, Registry
 from penstock.errors import HandlerFailed
-from penstock.messages import Envelope
+from penstock.messages import DEFAULT_SESSION, Envelope
 
 logger = logging.getLogger("penstock.bus")
 
+INTERRUPTIONS_MAX = 3
+"""How often the handlers of an event may be cancelled from outside and still be called again."""
 MIDDLEWARE = "middleware"
 """Stands for the handler where a middleware failed."""
 
@@ -64,8 +67,11 @@ class Dispatch:
         self.unsettled = 0
         self.tasks: set[asyncio.Task[Any]] = set()
         self.on_settled: Callable[[Envelope], None] | None = None
-        self.open_batches: set[Batcher] = set()
-        """Batches that have events and are not full."""
+        self.open_batches: dict[type, set[Batcher]] = {}
+        """Batches that have events and are not full, by the classes of these events."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.context = copy_context()
+        """Like what the bus was started in; its tasks run in copies of it."""
         self._idle: list[asyncio.Future[None]] = []
 
     # An event comes in
@@ -85,14 +91,14 @@ class Dispatch:
                 self.release(envelope)
                 return None
         if self.middleware:
-            return self._through_middleware(envelope, handlers)
+            return self._begin_middleware(envelope, handlers)
         return self._call_from(0, handlers, envelope)
 
     def _takers(self, plan: Plan, envelope: Envelope) -> list[Handler]:
         delivery = delivery_of(envelope)
-        waiting = [handler for handler in plan.handlers if handler not in delivery.done]
+        waiting = [handler for handler in plan.handlers if delivery.wants(handler)]
         takers = [handler for handler in waiting if self._wanted(handler, envelope)]
-        delivery.filtered = bool(waiting) and not takers
+        delivery.filtered = len(waiting) == len(plan.handlers) > len(takers) == 0
         return takers
 
     def _wanted(self, handler: Handler, envelope: Envelope) -> bool:
@@ -119,6 +125,7 @@ class Dispatch:
     def call(self, handler: Handler, envelope: Envelope) -> Awaitable[Any] | None:
         """Call one handler; returns what is left to await. Never raises what the handler raises."""
         if handler.guard is not None and not handler.guard.admits(envelope):
+            delivery_of(envelope).elsewhere |= {handler}
             self.failures.refused(handler, envelope)
             return None
         if handler.batch is not None:
@@ -144,7 +151,7 @@ class Dispatch:
         except Exception as error:
             self.fail(handler, envelope, error)
         except asyncio.CancelledError as error:
-            if was_cancelled():
+            if self.was_interrupted(envelope):
                 if handler.guard is not None:
                     handler.guard.abandoned()
                 raise  # somebody stops us: the lane keeps the event
@@ -164,6 +171,8 @@ class Dispatch:
         while end < len(handlers) and handlers[end].priority == handlers[index].priority:
             end += 1
         beside = [handlers[at] for at in range(index + 1, end)]
+        if len(handlers) > 1:
+            self._note_done(handlers[:index], envelope)
         others = self.spawn(self._call_all(beside, envelope)) if beside else None
         await _both(pending, others)
         rest = self._call_from(end, handlers, envelope)
@@ -179,6 +188,27 @@ class Dispatch:
                 await _both(pending, self.spawn(self._call_all(rest, envelope)) if rest else None)
                 return
 
+    def _note_done(self, handlers: Sequence[Handler], envelope: Envelope) -> None:
+        """Make sure that these are not called again if we are interrupted now."""
+        delivery = delivery_of(envelope)
+        delivery.done.update(handler for handler in handlers if delivery.wants(handler))
+
+    def was_interrupted(self, envelope: Envelope) -> bool:
+        """Whether a handler was cancelled from outside; the event comes again then.
+
+        A handler that always cancels the task it runs in looks the same. It fails in the end.
+        """
+        task = asyncio.current_task()
+        if task is None or not task.cancelling():
+            return False
+        delivery = delivery_of(envelope)
+        delivery.interruptions += 1
+        if delivery.interruptions <= INTERRUPTIONS_MAX:
+            return True
+        while task.uncancel():
+            pass
+        return False
+
     def succeed(self, handler: Handler, envelope: Envelope) -> None:
         """A handler is done with an event."""
         handler.handled += 1
@@ -190,48 +220,65 @@ class Dispatch:
     def fail(self, handler: Handler, envelope: Envelope, error: BaseException) -> None:
         """A handler raised: let the policy decide, note the failure when it is final."""
         handler.failed += 1
-        if not self.failures.failed(handler, envelope, error):
-            delivery_of(envelope).failures.append(Failure(handler.name, error))
+        if self.failures.failed(handler, envelope, error):
+            delivery_of(envelope).elsewhere |= {handler}
+            return
+        delivery = delivery_of(envelope)
+        delivery.given_up |= {handler}
+        delivery.failures.append(Failure(handler.name, error))
+
+    def plain_handler(self, kind: type) -> Handler | None:
+        """The handler of a class when it is the only one and nothing stands around it."""
+        plan = self.registry.plan(kind, DEFAULT_SESSION)
+        return None if self.middleware else plan.plain
 
     def spawn(self, coroutine: Any) -> asyncio.Task[Any]:
-        """A task that the bus keeps until it ends."""
-        task = asyncio.get_running_loop().create_task(coroutine)
+        """A task that the bus keeps until it ends.
+
+        Its context is that of the bus, not of who happens to publish: a pump outlives the message
+        that woke it.
+        """
+        loop = self.loop or asyncio.get_running_loop()
+        task = loop.create_task(coroutine, context=self.context.copy())
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task
 
     # Middleware
 
+    def _begin_middleware(
+        self, envelope: Envelope, handlers: Sequence[Handler]
+    ) -> Awaitable[None] | None:
+        # In a context of its own, and as part of the event, as handlers are.
+        pending = begin(lambda _: self._through_middleware(envelope, handlers), envelope, None)
+        return pending if type(pending) is Suspended else None
+
     async def _through_middleware(self, envelope: Envelope, handlers: Sequence[Handler]) -> None:
         delivery = delivery_of(envelope)
-        delivery.open += 1  # for the way through the pipeline, beside the handlers
-        reached = False
-
-        async def call_handlers(passed: Envelope) -> None:
-            nonlocal reached
-            if reached:
-                delivery.open += 1
-                delivery.failures.clear()
-            reached = True
-            waiting = [handler for handler in handlers if handler not in delivery.done]
-            rest = self._call_from(0, waiting, passed)
-            if rest is not None:
-                await rest
-            for failure in delivery.failures:
-                raise HandlersFailed(failure.handler, delivery) from failure.error
-
+        way = Way(self, delivery, handlers)
         try:
-            await chain(self.middleware, call_handlers)(envelope)
+            await chain(self.middleware, way.call_handlers)(envelope)
         except HandlersFailed:
             pass  # it is in the books already
         except Exception as error:
-            logger.exception("a middleware failed on %s", envelope.topic)
-            delivery.failures.append(Failure(MIDDLEWARE, error))
-        finally:
-            if not reached:
-                delivery.filtered = not delivery.failures
-                self.release(envelope)
-            self.release(envelope)
+            self._middleware_failed(envelope, error)
+        except asyncio.CancelledError as error:
+            if self.was_interrupted(envelope):
+                if way.ended:
+                    self._end_way(envelope)
+                raise
+            self._middleware_failed(envelope, error)
+        if not way.reached:
+            delivery.filtered = not delivery.failures
+        self._end_way(envelope)
+
+    def _middleware_failed(self, envelope: Envelope, error: BaseException) -> None:
+        logger.error("a middleware failed on %s", envelope.topic, exc_info=error)
+        delivery_of(envelope).failures.append(Failure(MIDDLEWARE, error))
+
+    def _end_way(self, envelope: Envelope) -> None:
+        delivery_of(envelope).passed = True
+        self.release(envelope)
 
     # An event is done
 
@@ -280,10 +327,15 @@ class Dispatch:
 
     # Waiting for all
 
-    async def flush_batches(self) -> None:
-        """Hand over the batches that are not full: nothing more comes at the moment."""
-        while self.open_batches:
-            await self.open_batches.pop().flush()
+    async def flush_batches(self, kind: type) -> None:
+        """Hand over the batches that are not full: nothing more of a class comes at the moment."""
+        while batchers := self.open_batches.get(kind):
+            await next(iter(batchers)).flush()
+
+    def drain_batches(self) -> list[Envelope]:
+        """Take out what waits in batches, as ``stop`` does."""
+        batchers = {batcher for found in self.open_batches.values() for batcher in found}
+        return [envelope for batcher in batchers for envelope in batcher.drain()]
 
     async def idle(self) -> None:
         """Return when nothing is unsettled."""
@@ -305,18 +357,44 @@ class Dispatch:
         self._idle.clear()
 
 
+class Way:
+    """The innermost step of the middleware, which calls the handlers; a retry calls it again."""
+
+    def __init__(self, dispatch: Dispatch, delivery: Delivery, handlers: Sequence[Handler]) -> None:
+        self._dispatch = dispatch
+        self._delivery = delivery
+        self._handlers = handlers
+        self.reached = False
+        self.ended = False
+        """Whether all handlers were called."""
+
+    async def call_handlers(self, passed: Envelope) -> None:
+        """Call those that are not done; raises HandlersFailed for those that failed."""
+        delivery = self._delivery
+        if self.reached:
+            delivery.failures.clear()
+            delivery.given_up = frozenset()
+        self.reached = True
+        waiting = [handler for handler in self._handlers if delivery.wants(handler)]
+        delivery.open += 1
+        try:
+            rest = self._dispatch._call_from(0, waiting, passed)
+            if rest is not None:
+                await rest
+        except asyncio.CancelledError:
+            delivery.open -= 1
+            raise
+        self.ended = True
+        for failure in delivery.failures:
+            raise HandlersFailed(failure.handler, delivery) from failure.error
+
+
 class HandlersFailed(HandlerFailed):
     """What a middleware sees when handlers failed after it passed the event on."""
 
     def __init__(self, handler: str, delivery: Delivery) -> None:
         names = ", ".join(failure.handler for failure in delivery.failures)
         super().__init__(f"failed: {names}", handler=handler)
-
-
-def was_cancelled() -> bool:
-    """Whether the running task was cancelled, as opposed to code inside that says so."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def _both(pending: Awaitable[Any], others: asyncio.Task[None] | None) -> None:

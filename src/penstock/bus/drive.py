@@ -9,6 +9,7 @@ Each call has a context of its own: a context variable that a handler sets ends 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
@@ -73,6 +74,12 @@ def _begin(function: Callable[[Any], Any], envelope: Envelope, argument: Any, he
     except StopIteration as stop:
         return stop.value
     return Suspended(result, yielded, here)
+
+
+def was_cancelled() -> bool:
+    """Whether the running task was cancelled, as opposed to code inside that says so."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _wait_for(awaitable: Any) -> Any:

@@ -36,12 +36,21 @@ class AtomicGroup:
 
     def publish_all(self) -> None:
         """Queue the events of the group; BufferFull, and none is queued, when one finds no room."""
-        needed = Counter(type(envelope.message) for envelope in self._envelopes)
+        intake = self._intake
+        intake.check_open()
+        passing = {envelope.sequence: intake.passes(envelope) for envelope in self._envelopes}
+        queued = [envelope for envelope in self._envelopes if passing[envelope.sequence]]
+        self._check_room(queued)
         for envelope in self._envelopes:
-            if (
-                self._intake.lane(type(envelope.message)).queue.room
-                < needed[type(envelope.message)]
-            ):
+            if passing[envelope.sequence]:
+                intake.queue(envelope)
+            else:
+                intake.settle_filtered(envelope)
+
+    def _check_room(self, envelopes: list[Envelope]) -> None:
+        extra = self._intake.options.capacity if self._intake.is_nested() else 0
+        needed = Counter(type(envelope.message) for envelope in envelopes)
+        for envelope in envelopes:
+            kind = type(envelope.message)
+            if not self._intake.lane(kind).queue.has_room_for(needed[kind], extra):
                 raise full(envelope)
-        for envelope in self._envelopes:
-            self._intake.admit_nowait(envelope)

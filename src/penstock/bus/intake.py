@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass
-from threading import get_ident
+from threading import Lock, get_ident
 from typing import Any
 
-from penstock.bus.delivery import Outcome, delivery_of
+from penstock.bus.delivery import Failure, Outcome, delivery_of
 from penstock.bus.dispatch import Dispatch
 from penstock.bus.drive import current
 from penstock.bus.handlers import Filter
@@ -36,7 +38,11 @@ from penstock.messages import (
 )
 from penstock.system import System
 
+logger = logging.getLogger("penstock.bus")
+
 PUBLISH_TIMEOUT_SECONDS = 30.0
+FILTER = "filter"
+"""Stands for the handler where a filter of the bus failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +73,16 @@ class Intake:
         self.options = options
         self.lanes: dict[type, Lane] = {}
         self.filters: list[Filter] = []
-        self.on_pressure: PressureCallback | None = None
+        self.pressure_callbacks: list[PressureCallback] = []
         self.origin = f"{system.random.getrandbits(64):016x}"
         self.refusal: Closed | None = None
         self._now_ms = system.clock.time_ms
         self._sequence = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: int | None = None
+        self._running = False
+        self._closed = False
+        self._lock = Lock()
         self._inbox: deque[Envelope] = deque()
         self._inbox_seen = True
 
@@ -81,18 +90,31 @@ class Intake:
 
     def start(self) -> None:
         """Let the lanes run on the running loop, with what was queued before."""
-        self._loop = asyncio.get_running_loop()
-        self._thread = get_ident()
+        with self._lock:
+            self._loop = self.dispatch.loop = asyncio.get_running_loop()
+            self._thread = get_ident()
+        self.dispatch.context = copy_context()
+        self._running = True
         for lane in self.lanes.values():
             lane.running = True
             lane.wake()
 
-    def stop(self) -> list[Envelope]:
-        """Stop the lanes and give back what is still queued."""
-        self._empty_inbox()
+    def halt(self) -> None:
+        """Begin no more event; those that are in work go on."""
+        self._running = False
         for lane in self.lanes.values():
             lane.running = False
-        return [envelope for lane in self.lanes.values() for envelope in lane.queue.drain()]
+
+    def stop(self) -> list[Envelope]:
+        """Take nothing more, from nobody, and give back what is not handled, oldest first."""
+        with self._lock:
+            self._closed = True
+        self.empty_inbox()
+        left = self.dispatch.drain_batches()
+        for lane in self.lanes.values():
+            left += lane.drain()
+        # An event may wait in a batch and, interrupted, in its lane.
+        return sorted({one.sequence: one for one in left}.values(), key=lambda one: one.sequence)
 
     # Envelopes
 
@@ -127,7 +149,7 @@ class Intake:
     def is_nested(self) -> bool:
         """Whether a handler of this bus calls, which must not wait for its own lane."""
         cause = current.get()
-        return cause is not None and cause.origin == self.origin and not cause.settled
+        return cause is not None and cause.origin == self.origin and not is_settled(cause)
 
     # Queueing
 
@@ -136,12 +158,35 @@ class Intake:
         lane = self.lanes.get(kind)
         return lane if lane is not None else self._open_lane(kind)
 
+    def check_open(self) -> None:
+        """Raise Closed when the bus takes no more; while it drains, handlers still may publish."""
+        if self.refusal is not None and (self._closed or not self.is_nested()):
+            raise self.refusal.again()
+
+    def passes(self, envelope: Envelope) -> bool:
+        """Whether the filters of the bus let the event in."""
+        return all(accepts(envelope) for accepts in self.filters)
+
+    def settle_filtered(self, envelope: Envelope) -> None:
+        """Count an event that the filters did not let in."""
+        self.dispatch.accept()
+        delivery_of(envelope).filtered = True
+        self.dispatch.release(envelope)
+
+    def accepts(self, envelope: Envelope) -> bool:
+        """Whether the event goes on; the filters are asked, and one they refuse is settled."""
+        if self.filters and not self.passes(envelope):
+            self.settle_filtered(envelope)
+            return False
+        return True
+
     def offer(self, envelope: Envelope, extra: int = 0) -> bool:
         """Queue the event if there is room; what a filter refuses counts as taken."""
-        if self.refusal is not None and not self.is_nested():
-            raise self.refusal.again()
-        if self.filters and not self._accepts(envelope):
-            return True
+        self.check_open()
+        return not self.accepts(envelope) or self._offer(envelope, extra)
+
+    def _offer(self, envelope: Envelope, extra: int = 0) -> bool:
+        """Queue the event if there is room."""
         kind = envelope.message.__class__
         lane = self.lanes.get(kind) or self._open_lane(kind)
         if not lane.queue.offer(envelope, extra):
@@ -151,18 +196,14 @@ class Intake:
             lane.wake()
         return True
 
-    def _accepts(self, envelope: Envelope) -> bool:
-        if all(accepts(envelope) for accepts in self.filters):
-            return True
-        self.dispatch.accept()
-        delivery_of(envelope).filtered = True
-        self.dispatch.release(envelope)
-        return False
-
     def offer_unless_crowded(self, envelope: Envelope) -> bool:
-        """Queue the event if ``publish`` need not wait for that."""
+        """Queue the event if ``publish`` need not wait for that; one that is filtered is done too."""
+        if self.refusal is not None:
+            self.check_open()
         lane = self.lane(envelope.message.__class__)
-        return lane.queue.room > 0 and self.offer(envelope)
+        if lane.queue.room < 1:
+            return False
+        return (bool(self.filters) and not self.accepts(envelope)) or self._offer(envelope)
 
     async def admit(self, envelope: Envelope, timeout: float) -> None:
         """Queue the event, waiting for room if that is the policy.
@@ -170,48 +211,95 @@ class Intake:
         A handler of this bus never waits for room, which might be its own to make: it may fill
         the queue to twice its bound, and gets BufferFull beyond.
         """
+        self.check_open()
+        if not self.accepts(envelope):
+            return
         lane = self.lane(envelope.message.__class__)
         if lane.queue.overflow in WAITING and lane.queue.room < 1 and not self.is_nested():
             async with self.timers.deadline(timeout, f"queue an event of {envelope.topic}"):
                 await self._wait_for_room(lane)
-        self.admit_nowait(envelope)
+        self.queue(envelope)
 
     async def _wait_for_room(self, lane: Lane) -> None:
         while lane.queue.room < 1:
             await lane.wait_for_room()
-            if self.refusal is not None:
-                raise self.refusal.again()
+            self.check_open()
 
     def admit_nowait(self, envelope: Envelope) -> None:
         """Queue the event now, or raise BufferFull. On the loop of the bus."""
-        if self.offer(envelope):
+        self.check_open()
+        if self.accepts(envelope):
+            self.queue(envelope)
+
+    def queue(self, envelope: Envelope) -> None:
+        """Queue an event that has passed the filters, or raise BufferFull."""
+        if self._offer(envelope):
             return
-        if not self.is_nested() or not self.offer(envelope, extra=self.options.capacity):
+        if not self.is_nested() or not self._offer(envelope, self.options.capacity):
             raise full(envelope)
 
     # Other threads
 
     def post(self, envelope: Envelope) -> None:
         """Queue the event from any thread."""
-        if self._thread is None or get_ident() == self._thread:
+        if self._thread == get_ident():
             self.admit_nowait(envelope)
             return
-        if self.refusal is not None:
-            raise self.refusal.again()
-        if len(self._inbox) >= self.options.capacity:
+        check_type(envelope.message.__class__)
+        with self._lock:
+            if self._thread is None:
+                self.admit_nowait(envelope)  # nothing runs yet: the lock is all that is needed
+            else:
+                self._put_into_inbox(envelope)
+
+    def _put_into_inbox(self, envelope: Envelope) -> None:
+        self.check_open()
+        if len(self._inbox) >= self.options.capacity or self._is_crowded(envelope):
             raise full(envelope)
-        self._inbox.append(envelope)
         if self._inbox_seen:
             # One wake-up for all that come until the loop looks.
-            self._inbox_seen = False
             assert self._loop is not None
-            self._loop.call_soon_threadsafe(self._empty_inbox)
+            self._loop.call_soon_threadsafe(self.empty_inbox)
+            self._inbox_seen = False
+        self._inbox.append(envelope)
 
-    def _empty_inbox(self) -> None:
-        self._inbox_seen = True
-        while self._inbox:
-            # They were accepted already: the inbox has a bound of its own.
-            self.offer(self._inbox.popleft(), extra=self.options.capacity)
+    def _is_crowded(self, envelope: Envelope) -> bool:
+        lane = self.lanes.get(envelope.message.__class__)
+        return (
+            lane is not None
+            and lane.queue.room < 1
+            and lane.queue.overflow is not Overflow.DROP_OLDEST
+        )
+
+    def empty_inbox(self) -> None:
+        """Queue what came from other threads. On the loop of the bus."""
+        with self._lock:
+            arrived, self._inbox = self._inbox, deque()
+            self._inbox_seen = True
+        for envelope in arrived:
+            self._take_in(envelope)
+
+    def _take_in(self, envelope: Envelope) -> None:
+        """Queue an event that was accepted: nobody is there to hear that it found no room."""
+        try:
+            if not self.accepts(envelope):
+                return
+        except Exception as error:
+            self._fail(envelope, error)
+            return
+        # It found room when it came. Others may have filled the queue since, handlers even to
+        # twice its bound, and the inbox holds as much again.
+        if not self._offer(envelope) and not self._offer(envelope, 2 * self.options.capacity):
+            self.dispatch.accept()
+            self.dispatch.drop(envelope)
+
+    def _fail(self, envelope: Envelope, error: Exception) -> None:
+        logger.error("a filter failed on %s", envelope.topic, exc_info=error)
+        self.dispatch.accept()
+        delivery_of(envelope).failures.append(Failure(FILTER, error))
+        self.dispatch.release(envelope)
+
+    # Lanes
 
     def _open_lane(self, kind: type) -> Lane:
         check_type(kind)
@@ -225,12 +313,12 @@ class Intake:
             on_drop=self.dispatch.drop,
         )
         lane = self.lanes[kind] = Lane(kind, queue, self.dispatch)
-        lane.running = self._loop is not None and self.refusal is None
+        lane.running = self._running
         return lane
 
     def _tell_pressure(self, topic: str, *, started: bool) -> None:
-        if self.on_pressure is not None:
-            self.on_pressure(topic, started)
+        for callback in self.pressure_callbacks:
+            callback(topic, started)
 
 
 WAITING = (Overflow.WAIT, Overflow.ADAPTIVE_RATE_LIMIT)
@@ -256,9 +344,14 @@ def check_priority(priority: int) -> Priority:
         ) from None
 
 
+def is_settled(envelope: Envelope) -> bool:
+    """Whether all is done with an event, also when middleware passed on another envelope."""
+    return envelope.settled or (envelope.delivery is not None and envelope.delivery.open < 1)
+
+
 async def wait_for_outcome(envelope: Envelope) -> Outcome:
     """Wait until all handlers are done with an event."""
-    if not envelope.settled:
+    if not is_settled(envelope):
         waiter: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         delivery_of(envelope).waiters.append(waiter)
         return await waiter

@@ -7,11 +7,16 @@ exists while there is something to do: ten thousand idle lanes cost no task.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable
+from contextvars import copy_context
+from inspect import isawaitable
+from types import CoroutineType
 
 from penstock.bus.delivery import delivery_of
 from penstock.bus.dispatch import Dispatch
+from penstock.bus.drive import current
+from penstock.bus.handlers import Handler
 from penstock.bus.queue import BoundedEventQueue
 from penstock.messages import DEFAULT_SESSION, Envelope, key_reader
 
@@ -33,14 +38,22 @@ class Lane:
         self.running = False
         self.pumps = 0
         self.suspended = 0
-        self._room: deque[asyncio.Future[None]] = deque()
+        self._room: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self._key = key_reader(kind)
         self._busy: dict[object, deque[Envelope]] = {}
+        """Keys whose handlers wait for something, each with the events that have to wait for it."""
+        self._ready: deque[Envelope] = deque()
+        """Events that were taken before and come first: they waited for a key, or came back."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something waits to be handled."""
+        return bool(len(self.queue) or self._ready)
 
     @property
     def idle(self) -> bool:
         """Whether nothing is queued and nothing is in work."""
-        return not self.pumps and not len(self.queue)
+        return not self.pumps and not self.has_work
 
     def wake(self) -> None:
         """Make sure that somebody handles what is queued."""
@@ -52,22 +65,15 @@ class Lane:
             self.pumps += 1
             self.dispatch.spawn(self._pump())
 
-    async def wait_for_room(self) -> None:
-        """Return when the queue may have room; who comes first is woken first."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._room.append(waiter)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self.make_room()  # pass on a turn that came too late for us
-            raise
-
     def begin_in_place(self, envelope: Envelope) -> Awaitable[None] | None:
-        """Handle an event in the calling task; only while the lane is idle."""
+        """Handle an event in the calling task; only while the lane is idle, or for a handler."""
         self.pumps += 1
-        rest = self.dispatch.begin(envelope)
-        if rest is None and not self.dispatch.open_batches:
+        try:
+            rest = self.dispatch.begin(envelope)
+        except BaseException:
+            self._leave()
+            raise
+        if rest is None and self.kind not in self.dispatch.open_batches:
             self._leave()
             return None
         return self._go_on_in_place(envelope, rest)
@@ -76,93 +82,208 @@ class Lane:
         try:
             if rest is not None:
                 await self._wait(envelope, rest)
-            await self.dispatch.flush_batches()
+            if self.kind in self.dispatch.open_batches:
+                await self._flush_batches()
         finally:
             self._leave()
+
+    # The pump
 
     async def _pump(self) -> None:
-        handled = 0
-        begin = self.dispatch.begin
-        take = self.queue.take if self._key is None or self.concurrency == 1 else self._take
         try:
-            while (envelope := take()) is not None:
-                rest = begin(envelope)
-                if rest is not None:
-                    await self._wait(envelope, rest)
-                if self._busy:
-                    await self._free(envelope)
-                handled += 1
-                if handled % TURN_EVENTS == 0:
-                    self.make_room()
-                    await asyncio.sleep(0)
-                if not len(self.queue) and self.dispatch.open_batches:
-                    await self.dispatch.flush_batches()
+            while self.has_work and self.running:
+                plain = self.dispatch.plain_handler(self.kind)
+                if plain is None:
+                    await self._run()
+                elif not await self._run_plain(plain):
+                    return  # a new pump starts, in a clean context
         finally:
             self._leave()
 
-    def _take(self) -> Envelope | None:
-        while (envelope := self.queue.take()) is not None:
-            if self._claim(envelope):
-                return envelope
-        return None
+    async def _run(self) -> None:
+        """Handle events until none is left."""
+        handled = 0
+        while (envelope := self._take()) is not None:
+            rest = self.dispatch.begin(envelope)
+            if rest is not None:
+                await self._wait(envelope, rest)
+            handled += 1
+            if handled % TURN_EVENTS == 0:
+                await self._end_turn()
+            if not self.has_work and self.kind in self.dispatch.open_batches:
+                await self._flush_batches()
 
-    async def _handle(self, envelope: Envelope) -> None:
-        rest = self.dispatch.begin(envelope)
-        if rest is not None:
-            await self._wait(envelope, rest)
+    async def _run_plain(self, handler: Handler) -> bool:
+        """Handle events until none is left; False when a handler has changed the context.
+
+        What :meth:`_run` does, written out for one handler and nothing around it, which is the
+        usual case.
+        """
+        dispatch, registry = self.dispatch, self.dispatch.registry
+        function, guard = handler.function, handler.guard
+        handled, version = 0, registry.version
+        while registry.version == version and (envelope := self._take()) is not None:
+            if envelope.delivery is not None or envelope.session is not DEFAULT_SESSION:
+                rest = dispatch.begin(envelope)
+                if rest is not None:
+                    await self._wait(envelope, rest)
+            elif guard is not None and not guard.admits(envelope):
+                dispatch.failures.refused(handler, envelope)
+                dispatch.release(envelope)
+            else:
+                current.set(envelope)
+                before = copy_context()
+                try:
+                    result = function(envelope.message)
+                    if type(result) is CoroutineType or isawaitable(result):
+                        await result
+                except (Exception, asyncio.CancelledError) as error:
+                    self._failed(handler, envelope, error)
+                else:
+                    handler.handled += 1
+                    if guard is not None:
+                        guard.succeeded()
+                dispatch.release(envelope)
+                if copy_context() != before:
+                    return False
+            handled += 1
+            if handled % TURN_EVENTS == 0:
+                await self._end_turn()
+        current.set(None)
+        return True
+
+    def _failed(self, handler: Handler, envelope: Envelope, error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError) and self.dispatch.was_interrupted(envelope):
+            if handler.guard is not None:
+                handler.guard.abandoned()
+            self._put_back(envelope, claimed=False)
+            raise error
+        self.dispatch.fail(handler, envelope, error)
 
     async def _wait(self, envelope: Envelope, rest: Awaitable[None]) -> None:
+        """A handler waits: let another pump go on if the class allows, but not with its key."""
+        claimed = self.concurrency > 1 and self._key is not None and self._claim(envelope)
         self.suspended += 1
-        if len(self.queue):
+        if self.has_work:
             self.wake()
         try:
             await rest
         except asyncio.CancelledError:
-            self._put_back(envelope)
+            self._put_back(envelope, claimed=claimed)
             raise
+        else:
+            if claimed:
+                self._free(envelope)
         finally:
             self.suspended -= 1
+
+    async def _flush_batches(self) -> None:
+        self.suspended += 1
+        try:
+            await self.dispatch.flush_batches(self.kind)
+        finally:
+            self.suspended -= 1
+
+    async def _end_turn(self) -> None:
+        self.make_room()
+        await asyncio.sleep(0)
 
     def _leave(self) -> None:
         self.pumps -= 1
         self.make_room()
-        if len(self.queue):
+        if self.has_work:
             self.wake()
 
-    def _put_back(self, envelope: Envelope) -> None:
+    def _take(self) -> Envelope | None:
+        while self.running:
+            if self._ready:
+                self.queue.held -= 1
+                envelope = self._ready.popleft()
+            else:
+                taken = self.queue.take()
+                if taken is None:
+                    return None
+                envelope = taken
+            if not self._busy or self._may_begin(envelope):
+                return envelope
+        return None
+
+    def _put_back(self, envelope: Envelope, *, claimed: bool) -> None:
         """Keep an event whose handler was cancelled: it is handled again, or reported by stop."""
-        delivery_of(envelope)  # so that handlers which are done with it are not called again
-        self.queue.offer(envelope, extra=self.pumps)
+        if claimed:
+            self._free(envelope)
+        if not delivery_of(envelope).passed:
+            self.queue.held += 1
+            self._ready.appendleft(envelope)
+
+    def drain(self) -> list[Envelope]:
+        """Take out everything that has not been handled, oldest first."""
+        held = [envelope for waiting in self._busy.values() for envelope in waiting]
+        held.extend(self._ready)
+        self.queue.held -= len(held)
+        self._busy.clear()
+        self._ready.clear()
+        return sorted(held, key=lambda envelope: envelope.sequence) + self.queue.drain()
 
     # Order of keys
 
-    def _claim(self, envelope: Envelope) -> bool:
-        """Whether no other event of its key is in work; else it waits behind that one."""
+    def _key_of(self, envelope: Envelope) -> object:
         key = envelope.key
-        waiting = self._busy.get(key)
+        try:
+            hash(key)
+        except TypeError:
+            return repr(key)  # a list, say: still the same for equal keys
+        return key
+
+    def _claim(self, envelope: Envelope) -> bool:
+        """Let others of its key wait; False when a handler that waits for this one did so before."""
+        key = self._key_of(envelope)
+        if key in self._busy:
+            return False
+        self._busy[key] = deque()
+        return True
+
+    def _may_begin(self, envelope: Envelope) -> bool:
+        """Whether no other event of its key is in work; else it waits behind that one."""
+        waiting = self._busy.get(self._key_of(envelope))
         if waiting is None:
-            self._busy[key] = deque()
             return True
         waiting.append(envelope)
         self.queue.held += 1
         return False
 
-    async def _free(self, envelope: Envelope) -> None:
-        """An event of a key is done: handle those that wait behind it."""
-        key = envelope.key
-        waiting = self._busy.get(key)
-        while waiting:
-            self.queue.held -= 1
-            await self._handle(waiting.popleft())
-        self._busy.pop(key, None)
+    def _free(self, envelope: Envelope) -> None:
+        """An event of a key is done: those that waited for it come next."""
+        waiting = self._busy.pop(self._key_of(envelope), None)
+        if waiting:
+            self._ready.extendleft(reversed(waiting))
 
     # Room
 
+    async def wait_for_room(self) -> None:
+        """Return when the queue may have room; who comes first is woken first."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._room[waiter] = None
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            self._room.pop(waiter, None)
+            if not waiter.cancelled():
+                self.make_room()  # pass on a turn that came too late for us
+            raise
+
     def make_room(self) -> None:
-        """Wake as many who wait for room as there is room for."""
+        """Wake as many who wait for room as there is."""
         room = self.queue.room
         while self._room and room > 0:
-            waiter = self._room.popleft()
+            waiter, _ = self._room.popitem(last=False)
             if not waiter.done():
                 waiter.set_result(None)
                 room -= 1
+
+    def refuse_all(self) -> None:
+        """Wake all who wait for room: the bus is stopped, which they find out."""
+        while self._room:
+            waiter, _ = self._room.popitem(last=False)
+            if not waiter.done():
+                waiter.set_result(None)

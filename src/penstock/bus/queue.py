@@ -94,7 +94,7 @@ class BoundedEventQueue:
         self.on_pressure = on_pressure
         self.on_drop = on_drop
         self._high = max(1, round(capacity * high_mark))
-        self._low = round(capacity * low_mark)
+        self._low = min(round(capacity * low_mark), self._high - 1)
         self._levels: dict[int, deque[Envelope]] = {level: deque() for level in _LEVELS}
         self._normal = self._levels[Priority.NORMAL]
         self._overtakes = 0
@@ -119,6 +119,12 @@ class BoundedEventQueue:
         """
         bound = self._high if self.overflow is Overflow.ADAPTIVE_RATE_LIMIT else self.capacity
         return bound - self._depth - self.held
+
+    def has_room_for(self, count: int, extra: int = 0) -> bool:
+        """Whether so many events would be taken, each of them, one after the other."""
+        if self.overflow is Overflow.DROP_OLDEST:
+            return count + self.held <= self.capacity
+        return self._depth + self.held + count <= self.capacity + extra
 
     def offer(self, envelope: Envelope, extra: int = 0) -> bool:
         """Take the event if there is room, or if the policy makes room.
