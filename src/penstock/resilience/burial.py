@@ -1,0 +1,183 @@
+"""How messages become dead letters, and how they come back to their handler."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from penstock.bus.delivery import Attempts, delivery_of
+from penstock.bus.dispatch import Dispatch
+from penstock.bus.handlers import Handler
+from penstock.bus.intake import Intake
+from penstock.bus.registry import Registry
+from penstock.errors import UsageError
+from penstock.messages import Envelope, dotted_name
+from penstock.resilience.dead_letters import DeadLetter, DeadLetterQueue, Reason, event_of
+from penstock.resilience.describe import describe
+from penstock.resilience.guard import REPLAY_HEADER
+from penstock.resilience.letters import DeadLetterCommandEvent, DeadLetterEvent
+from penstock.resilience.parking import guard_of
+
+logger = logging.getLogger("penstock.resilience")
+
+TOLD_OF = (DeadLetterEvent, DeadLetterCommandEvent)
+
+
+class Burial:
+    """Writes dead letters for one bus, and takes them out again."""
+
+    def __init__(self, letters: DeadLetterQueue, dispatch: Dispatch, intake: Intake) -> None:
+        self.letters = letters
+        self._dispatch = dispatch
+        self._intake = intake
+        letters.on_removed(self._unblock)
+
+    # In
+
+    def bury(
+        self,
+        handler: Handler,
+        envelope: Envelope,
+        error: BaseException,
+        attempts: Attempts,
+        reason: Reason,
+    ) -> None:
+        """Make a dead letter of an event; the event is not settled before the letter is safe."""
+        letter = self._letter(handler, envelope, error, attempts, reason, command=False)
+        self._block(handler, envelope)
+        if self.letters.waits:
+            delivery_of(envelope).open += 1
+            self._dispatch.spawn(self._save(letter, lambda: self._dispatch.release(envelope)))
+        else:
+            self._keep(letter)
+
+    def bury_command(
+        self, handler: Handler, envelope: Envelope, error: BaseException, attempts: Attempts
+    ) -> None:
+        """Make a dead letter of a command, whose caller gets the error as well."""
+        letter = self._letter(handler, envelope, error, attempts, Reason.FAILED, command=True)
+        if self.letters.waits:
+            self._dispatch.spawn(self._save(letter))
+        else:
+            self._keep(letter)
+
+    def bury_stopped(self, handler: Handler, envelope: Envelope, attempts: Attempts) -> DeadLetter:
+        """The letter for an event that ``stop`` found waiting for a handler."""
+        error = UsageError("the bus was stopped before the handler was done with the event")
+        return self._letter(handler, envelope, error, attempts, Reason.STOPPED, command=False)
+
+    def _keep(self, letter: DeadLetter) -> None:
+        try:
+            self.letters.add_nowait(letter)
+        except Exception:
+            logger.exception("a message of %s is lost: no room for a dead letter", letter.topic)
+        else:
+            self._tell(letter)
+
+    async def _save(self, letter: DeadLetter, then: Callable[[], None] = lambda: None) -> None:
+        try:
+            await self.letters.add(letter)
+        except Exception:
+            logger.exception("the dead letter %s is not on the disk", letter.id)
+        finally:
+            then()
+        self._tell(letter)
+
+    def _tell(self, letter: DeadLetter) -> None:
+        """Publish an event about the letter, once, if somebody listens; never about such an event."""
+        event = event_of(letter)
+        listeners = self._registry.plan(type(event), letter.session).handlers
+        if not listeners or letter.message_type in map(dotted_name, TOLD_OF):
+            return
+        envelope = self._intake.enclose(event, letter.session)
+        if not self._intake.offer(envelope, extra=self._intake.options.capacity):
+            logger.warning("nobody is told of dead letter %s: the queue is full", letter.id)
+
+    @property
+    def _registry(self) -> Registry:
+        return self._dispatch.registry
+
+    # Order of keys
+
+    def _block(self, handler: Handler, envelope: Envelope) -> None:
+        guard = guard_of(handler)
+        key = envelope.key
+        if guard.policy.ordered_dead_letters and key is not None:
+            guard.blocked[key] = guard.blocked.get(key, 0) + 1
+
+    def _unblock(self, letter: DeadLetter) -> None:
+        handler = self._handler_of(letter)
+        if handler is None or letter.key not in guard_of(handler).blocked:
+            return
+        blocked = guard_of(handler).blocked
+        blocked[letter.key] -= 1
+        if not blocked[letter.key]:
+            del blocked[letter.key]
+
+    # Out
+
+    async def send_again(self, letter: DeadLetter) -> None:
+        """Send a letter's message to the handler that failed on it; to all if that is gone."""
+        envelope = self._intake.enclose(
+            letter.message,
+            letter.session,
+            letter.priority,
+            {**letter.headers, REPLAY_HEADER: str(letter.replays)},
+            letter.correlation_id,
+        )
+        handler = self._handler_of(letter)
+        if handler is not None:
+            plan = self._registry.plan(type(letter.message), letter.session)
+            others = {other for other in plan.handlers if other is not handler}
+            delivery_of(envelope).done.update(others)
+        self._intake.admit_nowait(envelope)
+
+    def _handler_of(self, letter: DeadLetter) -> Handler | None:
+        for handler in self._registry.handlers():
+            if handler.name == letter.handler and handler.session in (letter.session, "BUS"):
+                return handler
+        return None
+
+    # A letter
+
+    def _letter(
+        self,
+        handler: Handler,
+        envelope: Envelope,
+        error: BaseException,
+        attempts: Attempts,
+        reason: Reason,
+        *,
+        command: bool,
+    ) -> DeadLetter:
+        told = describe(error)
+        return DeadLetter(
+            id=self.letters.next_id(),
+            topic=envelope.topic,
+            message_type=dotted_name(type(envelope.message)),
+            reason=reason,
+            message=envelope.message,
+            command=command,
+            handler=handler.name,
+            session=envelope.session,
+            priority=int(envelope.priority),
+            headers=dict(envelope.headers),
+            key=envelope.key,
+            message_id=envelope.id,
+            correlation_id=envelope.correlation,
+            causation_id=envelope.causation_id,
+            published_ms=envelope.time_ms,
+            error_type=told.type,
+            error=told.text,
+            traceback=told.traceback,
+            attempts=attempts.count,
+            first_failed_ms=attempts.first_failed_ms,
+            last_failed_ms=attempts.last_failed_ms,
+            replays=_replays(envelope.headers),
+        )
+
+
+def _replays(headers: Any) -> int:
+    count = headers.get(REPLAY_HEADER, "0")
+    return int(count) if count.isdecimal() else 0

@@ -1,0 +1,194 @@
+"""The resilient bus: a message bus that tries again, breaks circuits and keeps dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from penstock.bus.bus import MessageBus
+from penstock.bus.commands import HandlerRaised
+from penstock.bus.handlers import Handler
+from penstock.bus.intake import QueueOptions
+from penstock.bus.timers import Deadline
+from penstock.errors import InvalidOption, UsageError
+from penstock.messages import Envelope
+from penstock.resilience.breaker import BreakerOptions, BreakerState, CircuitBreaker
+from penstock.resilience.burial import Burial
+from penstock.resilience.dead_letters import (
+    DeadLetter,
+    DeadLetterOptions,
+    DeadLetterQueue,
+)
+from penstock.resilience.guard import HandlerGuard, HandlerPolicy
+from penstock.resilience.parking import Parking, guard_of
+from penstock.resilience.recovery import Recovery, refusal
+from penstock.resilience.retry import NO_RETRY, Retry
+from penstock.resilience.tracking import ErrorStatistics, ErrorTracker
+from penstock.system import System
+
+OPTIONS = {"retry", "retries", "breaker", "ordered", "pause", "ordered_dead_letters"}
+
+BreakerCallback = Callable[[str, BreakerState, BreakerState], None]
+"""Called with a handler's name, the state before and the state now."""
+
+
+class ResilientMessageBus(MessageBus):
+    """A :class:`MessageBus` whose failures do not get lost.
+
+    A handler that raises is called again (``retry``), without holding up its lane. What fails for
+    good is kept as a dead letter (``dead_letters``). A handler that fails too often is not called
+    for a while (``breaker``). Each of them can be set for one handler:
+    ``@bus.on(OrderPlaced, retry=Retry(attempts=5), breaker=None, ordered=True)``; ``retries=5`` is
+    short for five attempts after the first.
+
+    ``ordered`` keeps the order of a key through retries: later events of that key wait.
+    ``ordered_dead_letters`` keeps it through dead letters too: they follow the first one there.
+    ``pause`` makes events wait while the circuit is open, instead of dead-lettering them.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str = "bus",
+        queue: QueueOptions | None = None,
+        system: System | None = None,
+        retry: Retry = Retry(),  # noqa: B008 - a frozen value
+        breaker: BreakerOptions | None = BreakerOptions(),  # noqa: B008 - a frozen value
+        dead_letters: DeadLetterOptions = DeadLetterOptions(),  # noqa: B008 - a frozen value
+        **options: Any,
+    ) -> None:
+        super().__init__(name=name, queue=queue, system=system, **options)
+        self._retry = retry
+        self._breaker = breaker
+        self._breaker_callbacks: list[BreakerCallback] = []
+        self._tracker = ErrorTracker(self._system.clock)
+        self._parking = Parking(self._dispatch, self._intake, self._timers)
+        letters = DeadLetterQueue(dead_letters, self._system, republish=self._send_again)
+        self._burial = Burial(letters, self._dispatch, self._intake)
+        self._recovery = Recovery(self._parking, self._burial.bury, self._note, self._system)
+        self._dispatch.failures = self._recovery
+        self._commands.around = self._around_command
+
+    @property
+    def dead_letters(self) -> DeadLetterQueue:
+        """What failed for good: look at it, change it, send it back, or throw it away."""
+        return self._burial.letters
+
+    def errors(self) -> ErrorStatistics:
+        """Failures by handler and by kind of error, with rates, and the latest of them."""
+        handlers = list(self._registry.handlers())
+        calls: Counter[str] = Counter()
+        for handler in handlers:
+            calls[handler.name] += handler.handled + handler.failed
+        return self._tracker.statistics(calls)
+
+    def breakers(self) -> Mapping[str, CircuitBreaker]:
+        """The circuit breakers by handler, with the session where it has one."""
+        guards = ((handler, guard_of(handler)) for handler in self._registry.handlers())
+        return {
+            f"{handler.name}@{handler.session}": guard.breaker
+            for handler, guard in guards
+            if guard.breaker is not None
+        }
+
+    def on_breaker_change(self, callback: BreakerCallback) -> None:
+        """Call back when the circuit of any handler opens, is tried, or closes."""
+        self._breaker_callbacks.append(callback)
+
+    # Handlers
+
+    def _check_options(self, options: Mapping[str, Any]) -> None:
+        unknown = sorted(set(options) - OPTIONS)
+        if unknown:
+            raise UsageError(
+                f"a handler has no option {', '.join(unknown)}: there are {', '.join(sorted(OPTIONS))}"
+            )
+
+    def _prepare(self, handler: Handler) -> None:
+        policy = self._policy(handler.options)
+        breaker = None
+        if policy.breaker is not None:
+            breaker = CircuitBreaker(policy.breaker, self._system.clock, handler.name)
+            breaker.on_change(lambda old, new: self._tell_breaker(handler.name, old, new))
+        handler.guard = HandlerGuard(policy, breaker)
+
+    def _policy(self, options: Mapping[str, Any]) -> HandlerPolicy:
+        return HandlerPolicy(
+            retry=_retry_of(options, self._retry),
+            breaker=options.get("breaker", self._breaker),
+            ordered=bool(options.get("ordered")),
+            pause=bool(options.get("pause")),
+            ordered_dead_letters=bool(options.get("ordered_dead_letters")),
+        )
+
+    def _tell_breaker(self, name: str, previous: BreakerState, current: BreakerState) -> None:
+        for callback in self._breaker_callbacks:
+            callback(name, previous, current)
+
+    # Failures
+
+    def _note(self, handler: Handler, envelope: Envelope, error: BaseException) -> None:
+        self._tracker.failed(handler.name, envelope.topic, error)
+        self._tell(handler, envelope, error)
+
+    async def _send_again(self, letter: DeadLetter) -> None:
+        """Replay a dead letter: a command is executed, an event goes to the handler that failed."""
+        if letter.command:
+            await self.send(letter.message, session=letter.session)
+        else:
+            await self._burial.send_again(letter)
+
+    def _parked(self) -> list[Envelope]:
+        return list(self._parking.envelopes())
+
+    async def _around_command(
+        self,
+        handler: Handler,
+        envelope: Envelope,
+        call: Callable[[], Awaitable[Any]],
+        deadline: Deadline,
+    ) -> Any:
+        """Retries and breaker around the handler of a command, within the command's timeout."""
+        guard = guard_of(handler)
+        while True:
+            if not guard.admits(envelope):
+                raise refusal(handler)
+            try:
+                result = await call()
+            except HandlerRaised as raised:
+                delay = self._delay_after(handler, envelope, raised.error)
+                if delay is None:
+                    raise
+            except asyncio.CancelledError:
+                # A handler that takes too long is a failing one; a caller who leaves says nothing.
+                guard.failed(TimeoutError()) if deadline.expired else guard.abandoned()
+                raise
+            else:
+                guard.succeeded()
+                return result
+            await self._timers.sleep(delay)
+
+    def _delay_after(
+        self, handler: Handler, envelope: Envelope, error: BaseException
+    ) -> float | None:
+        """Note the failure of a command; seconds to the next attempt, None when it is the last."""
+        guard = guard_of(handler)
+        guard.failed(error)
+        self._note(handler, envelope, error)
+        attempts = self._recovery.count(handler, envelope)
+        elapsed = self._recovery.elapsed(attempts)
+        delay = guard.policy.retry.after(error, attempts.count, elapsed, self._system.random)
+        if delay is None:
+            self._burial.bury_command(handler, envelope, error, attempts)
+        return delay
+
+
+def _retry_of(options: Mapping[str, Any], default: Retry) -> Retry:
+    if "retry" in options and "retries" in options:
+        raise InvalidOption("give retry or retries, not both", option="retries")
+    if "retries" in options:
+        return Retry(attempts=options["retries"] + 1)
+    chosen = options.get("retry", default)
+    return NO_RETRY if chosen is None else chosen

@@ -1,0 +1,153 @@
+"""Events that wait for another call: for a retry, behind one of their key, or for a breaker.
+
+They are out of the lane, so the others go on; but they count for the bound of its queue, so a
+handler that only fails slows its publishers down instead of filling the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.bus.delivery import delivery_of
+from penstock.bus.dispatch import Dispatch
+from penstock.bus.handlers import Handler
+from penstock.bus.intake import Intake
+from penstock.bus.timers import Timers
+from penstock.messages import Envelope
+from penstock.resilience.guard import HandlerGuard, Lot
+
+RESUME_MIN_SECONDS = 0.001
+
+
+@dataclass(slots=True, eq=False)
+class Parked:
+    """One event and the handler that it waits for."""
+
+    handler: Handler
+    envelope: Envelope
+
+
+class Parking:
+    """Keeps events aside and calls their handlers when it is time."""
+
+    def __init__(self, dispatch: Dispatch, intake: Intake, timers: Timers) -> None:
+        self._dispatch = dispatch
+        self._intake = intake
+        self._timers = timers
+        self._retries: dict[tuple[Handler, int], Parked] = {}
+        self._guards: set[HandlerGuard] = set()
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.envelopes())
+
+    def envelopes(self) -> Iterator[Envelope]:
+        """All events that wait."""
+        yield from (parked.envelope for parked in self._retries.values())
+        for guard in self._guards:
+            yield from guard.paused if guard.resuming is None else (guard.resuming, *guard.paused)
+            for lot in guard.lots.values():
+                yield from lot.behind
+
+    # For a retry
+
+    def park(self, handler: Handler, envelope: Envelope, delay: float) -> None:
+        """Call the handler again after the delay."""
+        self._hold(envelope)
+        parked = self._retries[handler, envelope.sequence] = Parked(handler, envelope)
+        guard = guard_of(handler)
+        if guard.policy.ordered and envelope.key is not None and envelope.key not in guard.lots:
+            guard.lots[envelope.key] = Lot(envelope)
+            self._guards.add(guard)
+        self._timers.call_after(delay, lambda: self._start(self._retry(parked)))
+
+    async def _retry(self, parked: Parked) -> None:
+        handler, envelope = parked.handler, parked.envelope
+        place = (handler, envelope.sequence)
+        await self._call(handler, envelope)
+        if self._retries.get(place) is parked:
+            del self._retries[place]
+            await self._follow(handler, envelope)
+
+    # Behind another one of the key
+
+    def wait_behind(self, lot: Lot, envelope: Envelope) -> None:
+        """Keep an event until those of its key before it are done."""
+        self._hold(envelope)
+        lot.behind.append(envelope)
+
+    async def _follow(self, handler: Handler, done: Envelope) -> None:
+        """An event is done: call the handler for those that wait behind it, in order."""
+        guard = guard_of(handler)
+        lot = guard.lots.get(done.key) if guard.lots else None
+        if lot is None or lot.leader is not done:
+            return
+        while lot.behind:
+            envelope = lot.leader = lot.behind[0]
+            await self._call(handler, envelope)
+            lot.behind.popleft()
+            if (handler, envelope.sequence) in self._retries:
+                return  # it failed too, and leads the others now
+        del guard.lots[done.key]
+        self._forget(guard)
+
+    # For a breaker
+
+    def pause(self, handler: Handler, envelope: Envelope) -> None:
+        """Keep an event until the breaker admits calls again."""
+        guard = guard_of(handler)
+        self._hold(envelope)
+        self._guards.add(guard)
+        if envelope is guard.resuming:
+            guard.paused.appendleft(envelope)
+            return
+        guard.paused.append(envelope)
+        if len(guard.paused) == 1:
+            self._resume_later(handler)
+
+    def _resume_later(self, handler: Handler) -> None:
+        breaker = guard_of(handler).breaker
+        assert breaker is not None
+        delay = max(breaker.retry_after, RESUME_MIN_SECONDS)
+        self._timers.call_after(delay, lambda: self._start(self._resume(handler)))
+
+    async def _resume(self, handler: Handler) -> None:
+        guard = guard_of(handler)
+        while guard.paused:
+            envelope = guard.resuming = guard.paused.popleft()
+            await self._call(handler, envelope)
+            guard.resuming = None
+            if guard.paused and guard.paused[0] is envelope:
+                self._resume_later(handler)
+                return
+        self._forget(guard)
+
+    # All of them
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._dispatch.spawn(work)
+
+    def _forget(self, guard: HandlerGuard) -> None:
+        if not guard.lots and not guard.paused:
+            self._guards.discard(guard)
+
+    def _hold(self, envelope: Envelope) -> None:
+        delivery_of(envelope).open += 1
+        self._intake.lane(type(envelope.message)).queue.held += 1
+
+    async def _call(self, handler: Handler, envelope: Envelope) -> None:
+        """Call the handler and let the event go; cancelled, the event stays where it was."""
+        pending = self._dispatch.call(handler, envelope)
+        if pending is not None:
+            await pending
+        lane = self._intake.lane(type(envelope.message))
+        lane.queue.held -= 1
+        lane.make_room()
+        self._dispatch.release(envelope)
+
+
+def guard_of(handler: Handler) -> HandlerGuard:
+    """The guard that a resilient bus put in front of its handler."""
+    assert isinstance(handler.guard, HandlerGuard)
+    return handler.guard
