@@ -81,6 +81,12 @@ class Handler:
         self.wants_envelope = _positional_parameters(self.function) >= 2
 
     @property
+    def plain(self) -> bool:
+        """Whether it takes events one by one, in order, and nothing but the event."""
+        special = (self.where, self.batch, self.wants_envelope or None)
+        return self.concurrency == 1 and special == (None, None, None)
+
+    @property
     def label(self) -> str:
         """What it listens to, in words."""
         return self.target if isinstance(self.target, str) else dotted_name(self.target)

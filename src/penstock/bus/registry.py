@@ -22,6 +22,8 @@ class Plan(NamedTuple):
     """Whether one of them has a filter."""
     concurrency: int
     """How many events of the class may be in work: as many as all its handlers allow."""
+    plain: Handler | None
+    """The only handler, if it takes events one by one and as they come."""
 
 
 class Registry:
@@ -36,6 +38,8 @@ class Registry:
         self._session_plans: dict[tuple[type, str], Plan] = {}
         self._sessions: defaultdict[str, int] = defaultdict(int)
         self._order = itertools.count()
+        self.version = 0
+        """Grows with every change."""
         self.count = 0
         """Handlers that are registered now, for events and commands."""
 
@@ -91,6 +95,7 @@ class Registry:
             handlers,
             filters=any(h.where is not None for h in handlers),
             concurrency=min((h.concurrency for h in handlers), default=1),
+            plain=handlers[0] if len(handlers) == 1 and handlers[0].plain else None,
         )
 
     # Commands
@@ -140,6 +145,7 @@ class Registry:
         return sorted({_topic_of(handler) for handler in self.handlers()})
 
     def _changed(self, handler: Handler, by: int) -> None:
+        self.version += 1
         self._plans.clear()
         self._session_plans.clear()
         self.count += by
