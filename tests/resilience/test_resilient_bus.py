@@ -1,6 +1,7 @@
 """The resilient bus: retries, circuit breakers and dead letters on the real path."""
 
 import asyncio
+import itertools
 import random
 from dataclasses import replace
 
@@ -105,7 +106,7 @@ async def test_an_event_handler_is_called_again_after_growing_waits(bus, clock):
 
     await bus.publish(Ordered(customer="a"))
     await let_pass(clock, 60)
-    waits = [later - before for before, later in zip(times, times[1:], strict=False)]
+    waits = [later - before for before, later in itertools.pairwise(times)]
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0], abs=0.06)
 
 
@@ -280,7 +281,7 @@ async def test_full_dead_letters_never_block(system, clock):
 
 @pytest.mark.acceptance(112)
 async def test_a_dead_command_is_told_once_by_a_typed_event(bus, clock):
-    told = []
+    told: list[DeadLetterCommandEvent] = []
     bus.subscribe(DeadLetterCommandEvent, told.append)
     bus.handle(Pay, Flaky(9), name="payments")
     paying = asyncio.ensure_future(bus.execute(Pay(amount=1)))
