@@ -8,10 +8,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self, TypeVar
 
+from penstock.bus.approval import Approval
+from penstock.bus.approvals import Approvals
 from penstock.bus.batching import Batcher, Batching
 from penstock.bus.commands import Commands, raise_failure
 from penstock.bus.delivery import Outcome, delivery_of
 from penstock.bus.dispatch import Dispatch
+from penstock.bus.encoding import MessageCodec
 from penstock.bus.groups import AtomicGroup
 from penstock.bus.handlers import Filter, Handler, Target
 from penstock.bus.intake import (
@@ -21,8 +24,10 @@ from penstock.bus.intake import (
     QueueOptions,
     wait_for_outcome,
 )
+from penstock.bus.journal import JournalLog
 from penstock.bus.middleware import Middleware
 from penstock.bus.registry import Registry
+from penstock.bus.schedule import Schedule
 from penstock.bus.session import Session
 from penstock.bus.statistics import BusStatistics, HandlerStatistics, StopReport
 from penstock.bus.timers import Timers
@@ -60,6 +65,10 @@ class MessageBus:
     Every message class has a lane: its events are handled in order (by priority, then first come
     first served), one at a time unless its handlers ask for more ``concurrency``, and delay no
     other class. ``queue`` bounds each lane.
+
+    With a ``log``, such as an open ``WalMessageQueue``, what is scheduled and what waits for
+    approval survives a restart; each bus on a log has a ``name`` of its own. ``codec`` says how
+    messages are stored.
     """
 
     def __init__(
@@ -68,6 +77,8 @@ class MessageBus:
         name: str = "bus",
         queue: QueueOptions | None = None,
         system: System | None = None,
+        log: JournalLog | None = None,
+        codec: MessageCodec | None = None,
     ) -> None:
         self.name = name
         self._system = system or System()
@@ -76,6 +87,13 @@ class MessageBus:
         self._dispatch = Dispatch(self._registry, PlainFailures(self._tell))
         self._commands = Commands(self._registry, self._timers)
         self._intake = Intake(self._dispatch, self._timers, queue or QueueOptions(), self._system)
+        self._log = log
+        self._codec = codec or MessageCodec()
+        self.schedule = Schedule(self._intake, self._timers, self._codec, log, name)
+        self.approvals = Approvals(
+            self._intake, self._commands, self._timers, self._codec, log, name
+        )
+        self._starting = asyncio.Lock()
         self._sessions: dict[str, Session] = {}
         self._error_callbacks: list[ErrorCallback] = []
         self._running = False
@@ -92,11 +110,25 @@ class MessageBus:
 
     async def start(self) -> None:
         """Begin to handle events, those first that were published before. Idempotent."""
-        if self._intake.refusal is not None:
-            raise self._intake.refusal.again()
-        if not self._running:
-            self._running = True
-            self._intake.start()
+        async with self._starting:
+            if self._intake.refusal is not None:
+                raise self._intake.refusal.again()
+            if not self._running:
+                await self._open()
+                self._running = True
+                self._intake.start()
+
+    async def _open(self) -> None:
+        try:
+            await self.schedule.open()
+            await self.approvals.open()
+        except BaseException:
+            await self._close()
+            raise
+
+    async def _close(self) -> None:
+        await self.schedule.close()
+        await self.approvals.close()
 
     async def stop(
         self, *, drain: bool = True, timeout: float = STOP_TIMEOUT_SECONDS
@@ -113,6 +145,8 @@ class MessageBus:
         return await asyncio.shield(self._stopping)
 
     async def _stop(self, *, drain: bool, timeout: float) -> StopReport:
+        self.schedule.pause()
+        self.approvals.pause()
         if drain and self._running:
             try:
                 async with self._timers.deadline(timeout, "drain the bus"):
@@ -120,6 +154,8 @@ class MessageBus:
             except DeadlineExceeded:
                 logger.warning("bus %r stops with %d events", self.name, self._dispatch.unsettled)
         undrained = await self._halt()
+        async with self._starting:
+            await self._close()
         self._running = False
         self._timers.close()
         return StopReport(tuple(undrained))
@@ -152,7 +188,9 @@ class MessageBus:
             )
         self._intake.empty_inbox()
         async with self._timers.deadline(timeout, "settle the bus"):
-            await self._dispatch.idle()
+            while self._dispatch.unsettled or self.schedule.busy:
+                await self.schedule.idle()
+                await self._dispatch.idle()
 
     # Handlers
 
@@ -205,6 +243,7 @@ class MessageBus:
             handler.batch = Batcher(handler, batching, self._dispatch, self._timers)
         self._prepare(handler)
         self._registry.add(handler)
+        self._know(target)
         return handler
 
     def handles(self, kind: type, **options: Any) -> Callable[[Function], Function]:
@@ -223,14 +262,27 @@ class MessageBus:
         *,
         name: str = "",
         session: str = DEFAULT_SESSION,
+        approval: Approval | None = None,
         **options: Any,
     ) -> Handler:
-        """Register the one handler of a command; DuplicateHandler when there is one."""
+        """Register the one handler of a command; DuplicateHandler when there is one.
+
+        With ``approval``, commands wait until somebody approves them: see ``bus.approvals``.
+        """
         self._check_options(options)
+        if approval is not None:
+            options["approval"] = approval
+            self._commands.gate = self.approvals.gate
         handler = Handler(function, kind, name=name, session=session, options=options)
         self._prepare(handler)
         self._registry.add_command(handler)
+        self._know(kind)
         return handler
+
+    def _know(self, target: Target) -> None:
+        """Messages of this class may come back from the log."""
+        if self._log is not None and isinstance(target, type):
+            self._codec.register(target)
 
     def session(self, name: str) -> Session:
         """Open a session; ``async with`` closes it and removes its handlers."""

@@ -58,6 +58,9 @@ class CommandCounters:
 Around = Callable[[Handler, Envelope, Callable[[], Awaitable[Any]], Deadline], Awaitable[Any]]
 """Wraps the call of a command's handler, as retries do, until the deadline."""
 
+Gate = Callable[[Envelope, float, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Stands before a command, its middleware and its timeout, as approvals do."""
+
 
 class Commands:
     """Runs commands through middleware and their handler."""
@@ -67,6 +70,7 @@ class Commands:
         self.timers = timers
         self.middleware: list[CommandMiddleware] = []
         self.around: Around | None = None
+        self.gate: Gate | None = None
         self.counters = CommandCounters()
         self.running = 0
         """Commands that are being executed now."""
@@ -81,7 +85,8 @@ class Commands:
         self.running += 1
         metadata: dict[str, Any] = {"id": envelope.id, "correlation_id": envelope.correlation}
         try:
-            result = await self._run(envelope, timeout, metadata)
+            run = partial(self._run, envelope, timeout, metadata)
+            result = await (run() if self.gate is None else self.gate(envelope, timeout, run))
         except HandlerRaised as raised:
             return self._failed(raised.error, Code.HANDLER_ERROR, metadata)
         except Exception as error:

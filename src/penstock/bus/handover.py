@@ -1,0 +1,70 @@
+"""Handing events over to their lanes when the timer must not wait: what finds no room waits here."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from penstock.bus.intake import Intake
+from penstock.bus.lane import Lane
+from penstock.bus.queue import Overflow
+from penstock.errors import Closed
+from penstock.messages import Envelope
+
+logger = logging.getLogger("penstock.bus")
+
+Handed = Callable[[], None]
+"""Called when the event is in its lane."""
+
+
+class Handover:
+    """Events for full lanes, in order, a queue for each class. No polling: a lane tells of room.
+
+    Its bound is kept by who gives the events. A bus that stops takes no more.
+    """
+
+    def __init__(self, intake: Intake, on_empty: Callable[[], None]) -> None:
+        self._intake = intake
+        self._on_empty = on_empty
+        self._waiting: dict[type, deque[tuple[Envelope, Handed]]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def give(self, envelope: Envelope, handed: Handed) -> None:
+        """Queue the event, now or when there is room."""
+        kind = type(envelope.message)
+        waiting = self._waiting.get(kind)
+        if waiting is not None:
+            waiting.append((envelope, handed))
+        elif not self._offer(self._intake.lane(kind), envelope, handed):
+            self._waiting[kind] = deque([(envelope, handed)])
+            self._intake.dispatch.spawn(self._empty(kind))
+
+    def _offer(self, lane: Lane, envelope: Envelope, handed: Handed) -> bool:
+        """Whether there is nothing more to be done with the event here."""
+        if lane.queue.room < 1 and lane.queue.overflow is not Overflow.DROP_OLDEST:
+            return False
+        try:
+            if not self._intake.offer(envelope):
+                return False
+        except Closed:
+            return True  # the journal has it, if there is one
+        except Exception:
+            logger.exception("a filter failed on %s", envelope.topic)
+        handed()
+        return True
+
+    async def _empty(self, kind: type) -> None:
+        lane = self._intake.lane(kind)
+        waiting = self._waiting[kind]
+        try:
+            while waiting:
+                if self._offer(lane, *waiting[0]):
+                    waiting.popleft()
+                else:
+                    await lane.wait_for_room()
+        finally:
+            del self._waiting[kind]
+            self._on_empty()
