@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidMessage, PenstockError, UsageError
-from penstock.messages import check_type, dotted_name, key_reader, marks_of
+from penstock.messages import check_type, dotted_name, marks_of
 from penstock.resilience.letter_codec import LetterCodec
 from penstock.resilience.letters import DeadLetter, Edit
 
@@ -24,7 +24,6 @@ def with_message(
     check_type(kind)
     if codec is not None:
         message = _checked(codec, dotted_name(kind), message)
-    read_key = key_reader(kind)
     first = not letter.edits or (letter.original is None and letter.original_raw is None)
     return noted(
         letter,
@@ -33,7 +32,6 @@ def with_message(
         raw=None,
         message_type=dotted_name(kind),
         topic=marks_of(kind).topic,
-        key=None if read_key is None else read_key(message),
         original=letter.message if first else letter.original,
         original_raw=letter.raw if first else letter.original_raw,
     )

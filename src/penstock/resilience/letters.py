@@ -60,6 +60,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = int(Priority.NORMAL)
     headers: Mapping[str, str] = {}
     key: Any = None
+    """The key that it had when it failed; an edit does not change it."""
     message_id: str = ""
     correlation_id: str | None = None
     causation_id: str | None = None
