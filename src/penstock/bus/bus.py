@@ -15,6 +15,7 @@ from penstock.bus.commands import Commands, raise_failure
 from penstock.bus.delivery import Outcome, delivery_of
 from penstock.bus.dispatch import Dispatch
 from penstock.bus.encoding import MessageCodec
+from penstock.bus.failures import ErrorCallback, PlainFailures, guarded
 from penstock.bus.groups import AtomicGroup
 from penstock.bus.handlers import Filter, Handler, Target
 from penstock.bus.intake import (
@@ -29,7 +30,7 @@ from penstock.bus.middleware import Middleware
 from penstock.bus.registry import Registry
 from penstock.bus.schedule import Schedule
 from penstock.bus.session import Session
-from penstock.bus.statistics import BusStatistics, HandlerStatistics, StopReport
+from penstock.bus.statistics import BusStatistics, StopReport, handler_statistics
 from penstock.bus.timers import Timers
 from penstock.errors import Closed, DeadlineExceeded, UsageError, WouldDeadlock
 from penstock.messages import (
@@ -50,9 +51,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 COMMAND_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 30.0
 SETTLE_TIMEOUT_SECONDS = 30.0
-
-ErrorCallback = Callable[[Handler, Envelope, BaseException], None]
-"""Called with every error of an event handler."""
 
 
 class MessageBus:
@@ -462,7 +460,7 @@ class MessageBus:
                 marks_of(kind).topic: lane.queue.statistics()
                 for kind, lane in self._intake.lanes.items()
             },
-            handlers=tuple(map(_handler_statistics, self._registry.handlers())),
+            handlers=tuple(map(handler_statistics, self._registry.handlers())),
             active_sessions=len(self._sessions),
             timers=len(self._timers),
         )
@@ -490,40 +488,3 @@ class MessageBus:
                 f"MessageBus has no option {', '.join(sorted(options))}: retries, breakers and "
                 "dead letters come with ResilientMessageBus"
             )
-
-
-class PlainFailures:
-    """What the plain bus does when a handler fails: tell, and not call it again."""
-
-    def __init__(self, tell: ErrorCallback) -> None:
-        self._tell = tell
-
-    def failed(self, handler: Handler, envelope: Envelope, error: BaseException) -> bool:
-        self._tell(handler, envelope, error)
-        return False
-
-    def refused(self, handler: Handler, envelope: Envelope) -> None:
-        raise AssertionError("the plain bus has no guards")
-
-
-def guarded(callback: Callable[..., None]) -> Callable[..., None]:
-    """A callback whose errors are logged and go no further."""
-
-    def call(*arguments: Any) -> None:
-        try:
-            callback(*arguments)
-        except Exception:
-            logger.exception("a callback of the bus failed")
-
-    return call
-
-
-def _handler_statistics(handler: Handler) -> HandlerStatistics:
-    return HandlerStatistics(
-        name=handler.name,
-        target=handler.label,
-        session=handler.session,
-        handled=handler.handled,
-        failed=handler.failed,
-        filtered=handler.filtered,
-    )

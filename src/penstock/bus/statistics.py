@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.bus.handlers import Handler
 from penstock.bus.queue import EventQueueStatistics
 from penstock.messages import Envelope
 
@@ -61,3 +62,15 @@ class StopReport:
     def drained(self) -> bool:
         """Whether nothing was left."""
         return not self.undrained
+
+
+def handler_statistics(handler: Handler) -> HandlerStatistics:
+    """The figures of one handler."""
+    return HandlerStatistics(
+        name=handler.name,
+        target=handler.label,
+        session=handler.session,
+        handled=handler.handled,
+        failed=handler.failed,
+        filtered=handler.filtered,
+    )

@@ -1,0 +1,41 @@
+"""What the plain bus does when somebody else's code fails: tell, and go on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from penstock.bus.handlers import Handler
+from penstock.messages import Envelope
+
+logger = logging.getLogger("penstock.bus")
+
+ErrorCallback = Callable[[Handler, Envelope, BaseException], None]
+"""Called with every error of an event handler."""
+
+
+class PlainFailures:
+    """What the plain bus does when a handler fails: tell, and not call it again."""
+
+    def __init__(self, tell: ErrorCallback) -> None:
+        self._tell = tell
+
+    def failed(self, handler: Handler, envelope: Envelope, error: BaseException) -> bool:
+        self._tell(handler, envelope, error)
+        return False
+
+    def refused(self, handler: Handler, envelope: Envelope) -> None:
+        raise AssertionError("the plain bus has no guards")
+
+
+def guarded(callback: Callable[..., None]) -> Callable[..., None]:
+    """A callback whose errors are logged and go no further."""
+
+    def call(*arguments: Any) -> None:
+        try:
+            callback(*arguments)
+        except Exception:
+            logger.exception("a callback of the bus failed")
+
+    return call
