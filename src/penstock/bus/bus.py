@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from threading import get_ident
 from typing import Any, Self, TypeVar
 
 from penstock.bus.approval import Approval
@@ -333,7 +334,7 @@ class MessageBus:
         ``Overflow`` says. Cancelled while it waits, nothing was queued.
         """
         envelope = self._intake.enclose(event, session, priority, headers, correlation_id)
-        if not self._intake.offer_unless_crowded(envelope):
+        if not self._intake.try_now(envelope):
             await self._intake.admit(envelope, timeout)
 
     def publish_nowait(
@@ -346,7 +347,10 @@ class MessageBus:
         correlation_id: str | None = None,
     ) -> None:
         """Queue an event without waiting, from any thread; BufferFull when there is no room."""
-        self._intake.post(self._intake.enclose(event, session, priority, headers, correlation_id))
+        intake = self._intake
+        envelope = intake.enclose(event, session, priority, headers, correlation_id)
+        if intake.thread != get_ident() or not intake.try_now(envelope):
+            intake.post(envelope)
 
     async def publish_and_wait(
         self,
@@ -365,22 +369,28 @@ class MessageBus:
         handler that was interrupted by that is called again.
         """
         envelope = self._intake.enclose(event, session, priority, headers, correlation_id)
-        delivery_of(envelope)
+        delivery = delivery_of(envelope)
+        rest = self._begin_in_place(envelope)
+        if rest is None and envelope.settled:
+            return delivery.outcome()
         async with self._timers.deadline(timeout, f"handle an event of {envelope.topic}"):
-            await self._run_or_queue(envelope, timeout)
+            await (self._intake.admit(envelope, timeout) if rest is None else rest)
             return await wait_for_outcome(envelope)
 
-    async def _run_or_queue(self, envelope: Envelope, timeout: float) -> None:
+    def _begin_in_place(self, envelope: Envelope) -> Awaitable[None] | None:
+        """Run the handlers in the calling task, if nothing is before them; what is left of that.
+
+        None when the event is settled already, or has to be queued.
+        """
         intake = self._intake
         intake.check_open()
         lane = intake.lane(type(envelope.message))
         if not self._running or not (lane.idle or intake.is_nested()):
-            await intake.admit(envelope, timeout)
-        elif intake.accepts(envelope):
-            self._dispatch.accept()
-            rest = lane.begin_in_place(envelope)
-            if rest is not None:
-                await rest
+            return None
+        if not intake.accepts(envelope):
+            return None
+        self._dispatch.accept()
+        return lane.begin_in_place(envelope) or (None if envelope.settled else _nothing())
 
     @asynccontextmanager
     async def atomic(self) -> AsyncIterator[AtomicGroup]:
@@ -488,3 +498,7 @@ class MessageBus:
                 f"MessageBus has no option {', '.join(sorted(options))}: retries, breakers and "
                 "dead letters come with ResilientMessageBus"
             )
+
+
+async def _nothing() -> None:
+    """Nothing is left to await here: the event waits for a retry, or in a batch."""

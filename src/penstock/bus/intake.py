@@ -79,7 +79,7 @@ class Intake:
         self._now_ms = system.clock.time_ms
         self._sequence = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: int | None = None
+        self.thread: int | None = None
         self._running = False
         self._closed = False
         self._lock = Lock()
@@ -92,7 +92,7 @@ class Intake:
         """Let the lanes run on the running loop, with what was queued before."""
         with self._lock:
             self._loop = self.dispatch.loop = asyncio.get_running_loop()
-            self._thread = get_ident()
+            self.thread = get_ident()
         self.dispatch.context = copy_context()
         self._running = True
         for lane in self.lanes.values():
@@ -196,14 +196,20 @@ class Intake:
             lane.wake()
         return True
 
-    def offer_unless_crowded(self, envelope: Envelope) -> bool:
-        """Queue the event if ``publish`` need not wait for that; one that is filtered is done too."""
-        if self.refusal is not None:
-            self.check_open()
-        lane = self.lane(envelope.message.__class__)
-        if lane.queue.room < 1:
+    def try_now(self, envelope: Envelope) -> bool:
+        """The short way in, when nothing is in it; False leaves everything to the long one."""
+        lane = self.lanes.get(envelope.message.__class__)
+        if lane is None or self.refusal is not None or self.filters:
             return False
-        return (bool(self.filters) and not self.accepts(envelope)) or self._offer(envelope)
+        queue = lane.queue
+        if queue.depth + queue.held >= queue.bound or not queue.offer(envelope):
+            return False
+        dispatch = self.dispatch
+        dispatch.counters.published += 1
+        dispatch.unsettled += 1
+        if lane.pumps == lane.suspended:
+            lane.wake()
+        return True
 
     async def admit(self, envelope: Envelope, timeout: float) -> None:
         """Queue the event, waiting for room if that is the policy.
@@ -242,12 +248,12 @@ class Intake:
 
     def post(self, envelope: Envelope) -> None:
         """Queue the event from any thread."""
-        if self._thread == get_ident():
+        if self.thread == get_ident():
             self.admit_nowait(envelope)
             return
         check_type(envelope.message.__class__)
         with self._lock:
-            if self._thread is None:
+            if self.thread is None:
                 self.admit_nowait(envelope)  # nothing runs yet: the lock is all that is needed
             else:
                 self._put_into_inbox(envelope)

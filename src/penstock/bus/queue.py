@@ -60,13 +60,14 @@ class BoundedEventQueue:
     """
 
     __slots__ = (
-        "_depth",
         "_high",
         "_levels",
         "_low",
         "_normal",
         "_overtakes",
+        "bound",
         "capacity",
+        "depth",
         "dropped",
         "held",
         "on_drop",
@@ -95,10 +96,12 @@ class BoundedEventQueue:
         self.on_drop = on_drop
         self._high = max(1, round(capacity * high_mark))
         self._low = min(round(capacity * low_mark), self._high - 1)
+        self.bound = self._high if overflow is Overflow.ADAPTIVE_RATE_LIMIT else capacity
+        """From this depth on ``publish`` waits."""
         self._levels: dict[int, deque[Envelope]] = {level: deque() for level in _LEVELS}
         self._normal = self._levels[Priority.NORMAL]
         self._overtakes = 0
-        self._depth = 0
+        self.depth = 0
         self.held = 0
         """Events that were taken but have not begun; they count for the bound."""
         self.peak_depth = 0
@@ -108,7 +111,7 @@ class BoundedEventQueue:
         self.pressure_starts = 0
 
     def __len__(self) -> int:
-        return self._depth
+        return self.depth
 
     @property
     def room(self) -> int:
@@ -117,27 +120,26 @@ class BoundedEventQueue:
         ADAPTIVE_RATE_LIMIT stops at the high mark: from there a publisher waits for its turn, one
         for each event that is handled.
         """
-        bound = self._high if self.overflow is Overflow.ADAPTIVE_RATE_LIMIT else self.capacity
-        return bound - self._depth - self.held
+        return self.bound - self.depth - self.held
 
     def has_room_for(self, count: int, extra: int = 0) -> bool:
         """Whether so many events would be taken, each of them, one after the other."""
         if self.overflow is Overflow.DROP_OLDEST:
             return count + self.held <= self.capacity
-        return self._depth + self.held + count <= self.capacity + extra
+        return self.depth + self.held + count <= self.capacity + extra
 
     def offer(self, envelope: Envelope, extra: int = 0) -> bool:
         """Take the event if there is room, or if the policy makes room.
 
         ``extra`` is room beyond the bound, for who cannot wait.
         """
-        if self._depth + self.held >= self.capacity + extra and not self._drop_oldest():
+        if self.depth + self.held >= self.capacity + extra and not self._drop_oldest():
             return False
         if envelope.priority is NORMAL:
             self._normal.append(envelope)
         else:
             self._levels[envelope.priority].append(envelope)
-        self._depth = depth = self._depth + 1
+        self.depth = depth = self.depth + 1
         if depth > self.peak_depth:
             self.peak_depth = depth
         if depth >= self._high and not self.under_pressure:
@@ -146,12 +148,12 @@ class BoundedEventQueue:
 
     def take(self) -> Envelope | None:
         """The next event; None when there is none."""
-        if not self._depth:
+        if not self.depth:
             return None
-        self._depth -= 1
-        if self.under_pressure and self._depth <= self._low:
+        self.depth -= 1
+        if self.under_pressure and self.depth <= self._low:
             self._press(started=False)
-        if len(self._normal) == self._depth + 1:  # all that wait are alike: the usual case
+        if len(self._normal) == self.depth + 1:  # all that wait are alike: the usual case
             return self._normal.popleft()
         return self._take_by_priority()
 
@@ -165,7 +167,7 @@ class BoundedEventQueue:
     def statistics(self) -> EventQueueStatistics:
         """The figures of this moment."""
         return EventQueueStatistics(
-            depth=self._depth,
+            depth=self.depth,
             capacity=self.capacity,
             peak_depth=self.peak_depth,
             dropped=self.dropped,
@@ -185,12 +187,12 @@ class BoundedEventQueue:
 
     def _drop_oldest(self) -> bool:
         """Make room, if that is the policy and something waits."""
-        if self.overflow is not Overflow.DROP_OLDEST or not self._depth:
+        if self.overflow is not Overflow.DROP_OLDEST or not self.depth:
             self.rejected += 1
             return False
         lowest = next(level for level in reversed(self._levels.values()) if level)
         envelope = lowest.popleft()
-        self._depth -= 1
+        self.depth -= 1
         self.dropped += 1
         if self.on_drop is not None:
             self.on_drop(envelope)
