@@ -221,6 +221,9 @@ class OsFiles:
         return InotifyWatch.start()
 
 
+_time_ns = time.time_ns
+
+
 class Timer(Protocol):
     """A call that is due later."""
 
@@ -253,7 +256,7 @@ class OsClock:
     """The real clock."""
 
     def time_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+        return _time_ns() // 1_000_000
 
     def monotonic(self) -> float:
         return time.monotonic()

@@ -122,7 +122,11 @@ class Lane:
         dispatch, registry = self.dispatch, self.dispatch.registry
         function, guard = handler.function, handler.guard
         handled, version = 0, registry.version
-        while registry.version == version and (envelope := self._take()) is not None:
+        take, ready = self.queue.take, self._ready
+        while registry.version == version:
+            envelope = self._take() if ready else take()
+            if envelope is None:
+                break
             if envelope.delivery is not None or envelope.session is not DEFAULT_SESSION:
                 rest = dispatch.begin(envelope)
                 if rest is not None:

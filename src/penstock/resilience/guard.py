@@ -41,7 +41,7 @@ class Lot:
 class HandlerGuard:
     """Implements :class:`penstock.bus.handlers.Guard` for one handler."""
 
-    __slots__ = ("blocked", "breaker", "lots", "paused", "policy", "resuming")
+    __slots__ = ("blocked", "breaker", "lots", "paused", "policy", "resuming", "succeeded")
 
     def __init__(self, policy: HandlerPolicy, breaker: CircuitBreaker | None) -> None:
         self.policy = policy
@@ -51,6 +51,8 @@ class HandlerGuard:
         self.resuming: Envelope | None = None
         self.blocked: dict[object, int] = {}
         """How many dead letters each key has, when later events have to follow them."""
+        self.succeeded = _nothing if breaker is None else breaker.succeeded
+        """The handler returned. The breaker's own method: it is called for every message."""
 
     def admits(self, envelope: Envelope) -> bool:
         if (self.lots or self.paused or self.blocked) and self.waits(envelope):
@@ -74,10 +76,6 @@ class HandlerGuard:
         """Whether the event has to follow another one of its key into the dead letters."""
         return envelope.key in self.blocked and REPLAY_HEADER not in envelope.headers
 
-    def succeeded(self) -> None:
-        if self.breaker is not None:
-            self.breaker.succeeded()
-
     def failed(self, error: BaseException) -> None:
         """The handler raised."""
         if self.breaker is not None:
@@ -86,3 +84,7 @@ class HandlerGuard:
     def abandoned(self) -> None:
         if self.breaker is not None:
             self.breaker.abandoned()
+
+
+def _nothing() -> None:
+    """There is no breaker to tell."""
