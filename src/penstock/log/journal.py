@@ -95,7 +95,7 @@ class LogJournal:
             raise UsageError(f"journal {self.name!r} is not open: await journal.open() first")
         if not changes:
             return
-        _check_size(self.name, changes)
+        check_change(self.name, changes)
         self._count(changes)
         await asyncio.shield(self._begin(self._write(dict(changes))))
 
@@ -221,7 +221,8 @@ def _is_journal(state: TopicState) -> bool:
     return state.partitions == 1 and kept and whole
 
 
-def _check_size(name: str, changes: Mapping[str, bytes | None]) -> None:
+def check_change(name: str, changes: Mapping[str, bytes | None]) -> None:
+    """RecordTooLarge when a change cannot be one entry of the log."""
     size = sum(len(key.encode()) + len(value or b"") for key, value in changes.items())
     size += len(changes) * RECORD_OVERHEAD_BYTES
     if size > CHANGE_BYTES_MAX or len(changes) > CHANGE_KEYS_MAX:
