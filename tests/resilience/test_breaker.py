@@ -290,6 +290,21 @@ def test_a_late_failure_does_not_count_as_that_of_a_probe(clock):
     assert breaker.state is OPEN
 
 
+def test_a_call_that_was_given_up_is_not_waited_for_the_next_time(clock):
+    breaker = make(clock, probes_max=1, successes=1)
+    breaker.admits()  # nobody will ever tell what became of it
+    fail(breaker, 5)
+    clock.advance(60.0)
+    succeed(breaker)  # taken for the outcome of that call
+    assert not breaker.admits()
+    clock.advance(60.0)
+    fail(breaker)
+    assert breaker.state is OPEN
+    clock.advance(60.0)
+    succeed(breaker)
+    assert breaker.state is CLOSED
+
+
 def test_asking_for_the_time_while_probes_are_out_gets_rarer(clock):
     breaker = opened(clock, probes_max=1)
     clock.advance(60.0)

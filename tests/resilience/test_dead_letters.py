@@ -416,6 +416,25 @@ async def test_a_message_that_comes_back_at_once_is_not_lost_in_a_full_queue(wor
     assert queue.statistics().dropped == 0
 
 
+async def test_a_letter_that_is_being_replayed_does_not_make_room_for_others(world):
+    gate = asyncio.Event()
+
+    async def republish(letter):
+        await gate.wait()
+        raise OSError("broker")
+
+    queue = filled(world, 2, letters_max=2, parts={"republish": republish})
+    replay = asyncio.create_task(queue.replay(["letter-1"]))
+    await asyncio.sleep(0)
+    queue.add_nowait(world.letter())
+    queue.add_nowait(world.letter())
+    gate.set()
+    assert (await replay).replayed == 0
+    assert ids(queue) == ["letter-1", "letter-3", "letter-4"]
+    queue.add_nowait(world.letter())
+    assert ids(queue) == ["letter-4", "letter-5"]
+
+
 async def test_without_a_way_to_publish_nothing_is_replayed(world):
     queue = filled(world, 1, parts={"republish": None})
     with pytest.raises(ReplayRefused):

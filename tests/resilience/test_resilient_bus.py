@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from penstock import WalMessageQueue
+from penstock.bus.encoding import MessageCodec
 from penstock.bus.intake import QueueOptions
 from penstock.errors import CircuitOpen, NonRetryable, UsageError
 from penstock.messages import Code, Command, Event, topic
@@ -504,3 +506,47 @@ async def test_stop_reports_what_waits_for_a_retry(system, clock):
 async def test_an_unknown_option_names_the_right_ones(bus):
     with pytest.raises(UsageError, match="retry"):
         bus.subscribe(Ordered, print, retris=3)
+
+
+# --------------------------------------------------------------------------------- with a log
+
+
+@pytest.mark.acceptance(111)
+async def test_dead_letters_survive_a_restart_and_come_back_as_their_class(tmp_path, system, clock):
+    async with WalMessageQueue(tmp_path) as queue:
+        async with ResilientMessageBus(system=system, retry=PLAIN, log=queue) as bus:
+            bus.on_error(lambda *_: None)
+            bus.subscribe(Ordered, Flaky(9), name="billing", retry=None)
+            await bus.publish(Ordered(customer="a", number=7))
+            await bus.settle()
+            assert len(bus.dead_letters) == 1
+        handler = Flaky(0)
+        async with ResilientMessageBus(system=system, retry=PLAIN, log=queue) as bus:
+            bus.subscribe(Ordered, handler, name="billing")
+            [letter] = bus.dead_letters.list()
+            await bus.dead_letters.replay(letter.id)
+            await bus.settle()
+            assert handler.calls == [Ordered(customer="a", number=7)]
+        async with ResilientMessageBus(system=system, log=queue) as bus:
+            assert len(bus.dead_letters) == 0
+
+
+@pytest.mark.acceptance(146)
+async def test_what_a_stop_cannot_finish_is_kept_as_dead_letters(tmp_path, system, clock):
+    async with WalMessageQueue(tmp_path) as queue:
+        bus = ResilientMessageBus(system=system, log=queue)
+        gate = asyncio.Event()
+        bus.subscribe(Ordered, lambda event: gate.wait(), name="billing")
+        await bus.start()
+        for number in range(3):
+            await bus.publish(Ordered(customer="a", number=number))
+        await turns()
+        report = await bus.stop(drain=False)
+        assert len(report.undrained) == 3
+        codec = MessageCodec()
+        codec.register(Ordered)
+        async with ResilientMessageBus(system=system, log=queue, codec=codec) as bus:
+            letters = bus.dead_letters.list()
+            assert [letter.reason for letter in letters] == [Reason.STOPPED] * 3
+            numbers = [bus.dead_letters.show(letter.id).message.number for letter in letters]
+            assert sorted(numbers) == [0, 1, 2]

@@ -11,7 +11,7 @@ from penstock.bus.dispatch import Dispatch
 from penstock.bus.handlers import Handler
 from penstock.bus.intake import Intake
 from penstock.bus.registry import Registry
-from penstock.errors import UsageError
+from penstock.errors import Closed
 from penstock.messages import Envelope, dotted_name
 from penstock.resilience.dead_letters import DeadLetter, DeadLetterQueue, Reason, event_of
 from penstock.resilience.describe import describe
@@ -62,10 +62,16 @@ class Burial:
         else:
             self._keep(letter)
 
-    def bury_stopped(self, handler: Handler, envelope: Envelope, attempts: Attempts) -> DeadLetter:
-        """The letter for an event that ``stop`` found waiting for a handler."""
-        error = UsageError("the bus was stopped before the handler was done with the event")
-        return self._letter(handler, envelope, error, attempts, Reason.STOPPED, command=False)
+    async def bury_stopped(self, envelope: Envelope) -> None:
+        """Keep an event that ``stop`` found unfinished, for each handler that is not done with it."""
+        error = Closed("the bus was stopped before the handler was done with the event")
+        delivery = delivery_of(envelope)
+        plan = self._registry.plan(type(envelope.message), envelope.session)
+        for handler in plan.handlers:
+            if handler not in delivery.done and handler not in delivery.given_up:
+                attempts = delivery.attempts.get(handler) or Attempts()
+                args = (handler, envelope, error, attempts, Reason.STOPPED)
+                await self._save(self._letter(*args, command=False))
 
     def _keep(self, letter: DeadLetter) -> None:
         try:

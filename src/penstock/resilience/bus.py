@@ -9,8 +9,10 @@ from typing import Any
 
 from penstock.bus.bus import MessageBus
 from penstock.bus.commands import HandlerRaised
+from penstock.bus.encoding import MessageCodec
 from penstock.bus.handlers import Handler
 from penstock.bus.intake import QueueOptions
+from penstock.bus.journal import JournalLog
 from penstock.bus.timers import Deadline
 from penstock.errors import InvalidOption, UsageError
 from penstock.messages import Envelope
@@ -20,6 +22,7 @@ from penstock.resilience.dead_letters import (
     DeadLetter,
     DeadLetterOptions,
     DeadLetterQueue,
+    LetterCodec,
 )
 from penstock.resilience.guard import HandlerGuard, HandlerPolicy
 from penstock.resilience.parking import Parking, guard_of
@@ -57,19 +60,46 @@ class ResilientMessageBus(MessageBus):
         retry: Retry = Retry(),  # noqa: B008 - a frozen value
         breaker: BreakerOptions | None = BreakerOptions(),  # noqa: B008 - a frozen value
         dead_letters: DeadLetterOptions = DeadLetterOptions(),  # noqa: B008 - a frozen value
-        **options: Any,
+        log: JournalLog | None = None,
+        codec: MessageCodec | None = None,
     ) -> None:
-        super().__init__(name=name, queue=queue, system=system, **options)
+        super().__init__(name=name, queue=queue, system=system, log=log, codec=codec)
         self._retry = retry
         self._breaker = breaker
         self._breaker_callbacks: list[BreakerCallback] = []
         self._tracker = ErrorTracker(self._system.clock)
         self._parking = Parking(self._dispatch, self._intake, self._timers)
-        letters = DeadLetterQueue(dead_letters, self._system, republish=self._send_again)
+        letters = self._make_letters(dead_letters)
         self._burial = Burial(letters, self._dispatch, self._intake)
         self._recovery = Recovery(self._parking, self._burial.bury, self._note, self._system)
         self._dispatch.failures = self._recovery
         self._commands.around = self._around_command
+
+    def _make_letters(self, options: DeadLetterOptions) -> DeadLetterQueue:
+        log, codec = self._log, self._codec
+        return DeadLetterQueue(
+            options,
+            self._system,
+            republish=self._send_again,
+            codec=LetterCodec(codec.encode, codec.decode),
+            journal=None if log is None else log.journal(f"bus.{self.name}.dead-letters"),
+        )
+
+    async def _open(self) -> None:
+        await self.dead_letters.open()
+        await super()._open()
+
+    async def _close(self) -> None:
+        await super()._close()
+        await self.dead_letters.close()
+
+    async def _halt(self) -> list[Envelope]:
+        """Events that are not finished are kept as dead letters when there is a log."""
+        undrained = await super()._halt()
+        if self.dead_letters.waits:
+            for envelope in undrained:
+                await self._burial.bury_stopped(envelope)
+        return undrained
 
     @property
     def dead_letters(self) -> DeadLetterQueue:
