@@ -305,10 +305,17 @@ def test_headers_are_bounded_and_text():
         one.encode_envelope(envelope(Node(), session="\ud800"))
 
 
-@pytest.mark.parametrize("wrong", ["", "x", "x-", "x-y", "x-01", "x-" + "9" * 5000, "x-²"])
-def test_an_id_that_no_bus_gives_is_invalid(wrong):
+@pytest.mark.parametrize("given", ["x", "x-", "x-y", "x-01", "x-" + "9" * 5000, "x-²", "a-b-3"])
+def test_an_id_of_any_kind_comes_back(given):
     one = codec()
-    encoded = msgspec.structs.replace(one.seal(envelope(Node())), id=wrong)
+    sent = envelope(Node(), given_id=given)
+    assert one.decode_envelope(one.encode_envelope(sent)).id == given
+
+
+@pytest.mark.parametrize("wrong", [{"id": ""}, {"priority": 7}])
+def test_an_envelope_that_no_bus_makes_is_invalid(wrong):
+    one = codec()
+    encoded = msgspec.structs.replace(one.seal(envelope(Node())), **wrong)
     with pytest.raises(InvalidMessage, match="no bus gives"):
         one.decode_envelope(one.encode_sealed(encoded))
 

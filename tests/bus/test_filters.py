@@ -148,8 +148,13 @@ def test_no_window_has_more_than_the_limit():
 
 
 def test_the_right_side_is_asked_only_when_needed():
-    calls = []
-    count = Filter(lambda envelope: calls.append(1) or True)
+    calls: list[int] = []
+
+    def note(envelope: Envelope) -> bool:
+        calls.append(1)
+        return True
+
+    count = Filter(note)
     assert not (of_type(Paid) & count)(around(SMALL))
     assert (of_type(Added) | count)(around(SMALL))
     assert not calls
@@ -169,7 +174,10 @@ def test_plain_functions_combine_with_filters():
 
 @pytest.mark.parametrize("bits", range(8))
 def test_combinations_obey_the_laws_of_logic(bits):
-    a, b, c = (Filter(lambda envelope, value=bool(bits >> at & 1): value) for at in range(3))
+    def constant(at: int) -> Filter:
+        return Filter(lambda envelope: bits >> at & 1)
+
+    a, b, c = map(constant, range(3))
     event = around(SMALL)
     assert (~(a & b))(event) == (~a | ~b)(event)
     assert (~(a | b))(event) == (~a & ~b)(event)

@@ -25,6 +25,7 @@ from penstock.bus.formats import (
 from penstock.errors import InvalidMessage, InvalidOption
 from penstock.messages import (
     DEFAULT_SESSION,
+    NO_HEADERS,
     Envelope,
     Priority,
     check_type,
@@ -269,20 +270,22 @@ def _derived(kinds: list[type]) -> Iterator[type]:
 
 
 def _envelope(encoded: EncodedEnvelope, message: Any) -> Envelope:
-    origin, _, sequence = encoded.id.rpartition("-")
-    if not SEQUENCE.fullmatch(sequence) or encoded.priority not in set(Priority):
+    if not encoded.id or encoded.priority not in set(Priority):
         error = ValueError(f"no bus gives the id {encoded.id!r} or the priority {encoded.priority}")
         raise _invalid_envelope(encoded.topic, "is wrong", error)
+    origin, _, sequence = encoded.id.rpartition("-")
+    usual = SEQUENCE.fullmatch(sequence) is not None
     return Envelope(
         message,
-        int(sequence),
+        int(sequence) if usual else 0,
         encoded.time_ms,
-        origin,
+        origin if usual else "",
         encoded.session,
         encoded.priority,
-        encoded.headers,
+        encoded.headers or NO_HEADERS,
         encoded.correlation_id,
         encoded.causation_id,
+        given_id=None if usual else encoded.id,
     )
 
 
