@@ -21,6 +21,7 @@ from penstock.log.checks import check_columns, record_size
 from penstock.log.columns import Columns
 from penstock.log.deadlines import Deadlines, check_seconds, within
 from penstock.log.engine import Engine
+from penstock.log.event_log import LogEvents
 from penstock.log.journal import LogJournal
 from penstock.log.maintenance import MaintenanceReport
 from penstock.log.open_topic import OpenTopic, Surroundings
@@ -399,6 +400,10 @@ class WalMessageQueue:
         journal = LogJournal(self, name)
         self._journals.add(journal)
         return journal
+
+    def event_log(self, name: str) -> LogEvents:
+        """Where a bus of that name, with ``event_log=True``, keeps its events."""
+        return LogEvents(self, name, self._defaults.retention)
 
     # Care
 
