@@ -1,11 +1,23 @@
 """Penstock: an event bus and a durable log for Python.
 
-This module is the public door. ``penstock.errors`` has every error, ``penstock.stores`` the places
-a log can live in, ``penstock.testing`` what tests need. Everything else is the inside of the
+This module is the public door. ``penstock.bus`` and ``penstock.resilience`` have more of the bus,
+``penstock.errors`` every error, ``penstock.stores`` the places a log can live in,
+``penstock.testing`` what tests need. Everything else is the inside of the
 house; ARCHITECTURE.md shows its rooms.
 """
 
 from penstock import errors
+from penstock.bus import (
+    BatchFailed,
+    Batching,
+    BoundedEventQueue,
+    MessageBus,
+    MessageCodec,
+    Outcome,
+    Overflow,
+    QueueOptions,
+    current_envelope,
+)
 from penstock.errors import PenstockError
 from penstock.log.codec import Codec
 from penstock.log.inspection import LostRange, Problem, VerifyReport
@@ -20,27 +32,57 @@ from penstock.log.statistics import PartitionStatistics, QueueStatistics, TopicS
 from penstock.log.subscription import RecordBatch, Subscription
 from penstock.log.topic import FsyncPolicy, Retention, TopicConfig, WhenFull
 from penstock.log.verify import scrub, verify
+from penstock.messages import (
+    Code,
+    Command,
+    CommandResult,
+    Envelope,
+    Event,
+    Priority,
+    critical,
+    hot_path,
+    topic,
+)
+from penstock.resilience import BreakerOptions, CircuitBreaker, ResilientMessageBus, Retry
 from penstock.stores import open_store
 from penstock.system import System
 
 __all__ = [
     "Acknowledgement",
     "BatchAcknowledgement",
+    "BatchFailed",
+    "Batching",
+    "BoundedEventQueue",
+    "BreakerOptions",
+    "CircuitBreaker",
+    "Code",
     "Codec",
+    "Command",
+    "CommandResult",
+    "Envelope",
+    "Event",
     "FsyncPolicy",
     "LostRange",
     "MaintenanceReport",
+    "MessageBus",
+    "MessageCodec",
+    "Outcome",
+    "Overflow",
     "PartitionStatistics",
     "PenstockError",
+    "Priority",
     "Problem",
+    "QueueOptions",
     "QueueStatistics",
     "Receipt",
     "Record",
     "RecordBatch",
     "RecoveryReport",
     "RepairReport",
+    "ResilientMessageBus",
     "Retention",
     "RetentionInfo",
+    "Retry",
     "Subscription",
     "System",
     "TopicConfig",
@@ -48,9 +90,13 @@ __all__ = [
     "VerifyReport",
     "WalMessageQueue",
     "WhenFull",
+    "critical",
+    "current_envelope",
     "errors",
+    "hot_path",
     "open_store",
     "repair",
     "scrub",
+    "topic",
     "verify",
 ]

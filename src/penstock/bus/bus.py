@@ -31,7 +31,13 @@ from penstock.bus.middleware import Middleware
 from penstock.bus.registry import Registry
 from penstock.bus.schedule import Schedule
 from penstock.bus.session import Session
-from penstock.bus.statistics import BusStatistics, StopReport, handler_statistics
+from penstock.bus.statistics import (
+    BusStatistics,
+    StopReport,
+    command_figures,
+    event_figures,
+    handler_statistics,
+)
 from penstock.bus.timers import Timers
 from penstock.errors import Closed, DeadlineExceeded, UsageError, WouldDeadlock
 from penstock.messages import (
@@ -453,19 +459,11 @@ class MessageBus:
 
     def statistics(self) -> BusStatistics:
         """The figures of this moment."""
-        events, commands = self._dispatch.counters, self._commands.counters
         return BusStatistics(
             name=self.name,
-            events_published=events.published,
-            events_processed=events.processed,
-            events_failed=events.failed,
-            events_filtered=events.filtered,
-            events_unhandled=events.unhandled,
-            events_dropped=events.dropped,
+            **event_figures(self._dispatch.counters),
             events_unsettled=self._dispatch.unsettled,
-            commands_executed=commands.executed,
-            commands_succeeded=commands.succeeded,
-            commands_failed=commands.failed,
+            **command_figures(self._commands.counters),
             queues={
                 marks_of(kind).topic: lane.queue.statistics()
                 for kind, lane in self._intake.lanes.items()

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from penstock.bus.commands import CommandCounters
+from penstock.bus.dispatch import Counters
 from penstock.bus.handlers import Handler
+from penstock.bus.commands import Commands
+from penstock.bus.dispatch import Dispatch
+from penstock.bus.intake import Intake
 from penstock.bus.queue import EventQueueStatistics
-from penstock.messages import Envelope
+from penstock.messages import Envelope, marks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,4 +79,40 @@ def handler_statistics(handler: Handler) -> HandlerStatistics:
         handled=handler.handled,
         failed=handler.failed,
         filtered=handler.filtered,
+    )
+
+
+def event_figures(counters: Counters) -> dict[str, Any]:
+    """The events by what became of them, as :class:`BusStatistics` names them."""
+    return {f"events_{name}": getattr(counters, name) for name in Counters.__slots__}
+
+
+def command_figures(counters: CommandCounters) -> dict[str, Any]:
+    """The commands by how they ended, as :class:`BusStatistics` names them."""
+    return {f"commands_{name}": getattr(counters, name) for name in CommandCounters.__slots__}
+
+
+def bus_statistics(
+    name: str, dispatch: Dispatch, commands: Commands, intake: Intake, sessions: int
+) -> BusStatistics:
+    """The figures of a bus."""
+    events = dispatch.counters
+    return BusStatistics(
+        name=name,
+        events_published=events.published,
+        events_processed=events.processed,
+        events_failed=events.failed,
+        events_filtered=events.filtered,
+        events_unhandled=events.unhandled,
+        events_dropped=events.dropped,
+        events_unsettled=dispatch.unsettled,
+        commands_executed=commands.counters.executed,
+        commands_succeeded=commands.counters.succeeded,
+        commands_failed=commands.counters.failed,
+        queues={
+            marks_of(kind).topic: lane.queue.statistics() for kind, lane in intake.lanes.items()
+        },
+        handlers=tuple(map(handler_statistics, dispatch.registry.handlers())),
+        active_sessions=sessions,
+        timers=len(intake.timers),
     )

@@ -1,1 +1,47 @@
 """Resilience: retries, circuit breakers, dead letters, error tracking. One policy a file."""
+
+from penstock.resilience.breaker import (
+    BreakerOptions,
+    BreakerState,
+    BreakerStatistics,
+    CircuitBreaker,
+)
+from penstock.resilience.bus import ResilientMessageBus
+from penstock.resilience.dead_letters import (
+    DeadLetter,
+    DeadLetterCommandEvent,
+    DeadLetterEvent,
+    DeadLetterFilter,
+    DeadLetterOptions,
+    DeadLetterQueue,
+    DeadLetterStatistics,
+    Reason,
+    ReplayReport,
+    ReplayStep,
+    WhenDeadLettersFull,
+)
+from penstock.resilience.retry import Retry
+from penstock.resilience.tracking import ErrorStatistics, RecentError, TrackedFailures
+
+__all__ = [
+    "BreakerOptions",
+    "BreakerState",
+    "BreakerStatistics",
+    "CircuitBreaker",
+    "DeadLetter",
+    "DeadLetterCommandEvent",
+    "DeadLetterEvent",
+    "DeadLetterFilter",
+    "DeadLetterOptions",
+    "DeadLetterQueue",
+    "DeadLetterStatistics",
+    "ErrorStatistics",
+    "Reason",
+    "RecentError",
+    "ReplayReport",
+    "ReplayStep",
+    "ResilientMessageBus",
+    "Retry",
+    "TrackedFailures",
+    "WhenDeadLettersFull",
+]
