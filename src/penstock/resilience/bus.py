@@ -82,7 +82,7 @@ class ResilientMessageBus(MessageBus):
             self._system,
             republish=self._send_again,
             codec=LetterCodec(codec.encode, codec.decode),
-            journal=None if log is None else log.journal(f"bus.{self.name}.dead-letters"),
+            journal=None if log is None else log.journal(f"{self.name}.dead-letters"),
         )
 
     async def _open(self) -> None:
