@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from threading import get_ident
 from typing import Any, Self, TypeVar
@@ -19,6 +19,7 @@ from penstock.bus.encoding import MessageCodec
 from penstock.bus.failures import ErrorCallback, PlainFailures, guarded
 from penstock.bus.groups import AtomicGroup
 from penstock.bus.handlers import Filter, Handler, Target
+from penstock.bus.history import EventHistory, event_log_of
 from penstock.bus.intake import (
     PUBLISH_TIMEOUT_SECONDS,
     Intake,
@@ -31,13 +32,7 @@ from penstock.bus.middleware import Middleware
 from penstock.bus.registry import Registry
 from penstock.bus.schedule import Schedule
 from penstock.bus.session import Session
-from penstock.bus.statistics import (
-    BusStatistics,
-    StopReport,
-    command_figures,
-    event_figures,
-    handler_statistics,
-)
+from penstock.bus.statistics import BusStatistics, StopReport, bus_statistics
 from penstock.bus.timers import Timers
 from penstock.errors import Closed, DeadlineExceeded, UsageError, WouldDeadlock
 from penstock.messages import (
@@ -46,7 +41,6 @@ from penstock.messages import (
     Command,
     CommandResult,
     Envelope,
-    marks_of,
 )
 from penstock.system import System
 
@@ -73,7 +67,9 @@ class MessageBus:
 
     With a ``log``, such as an open ``WalMessageQueue``, what is scheduled and what waits for
     approval survives a restart; each bus on a log has a ``name`` of its own. ``codec`` says how
-    messages are stored.
+    messages are stored. With ``event_log`` every event is kept in the log too, in the background;
+    after a crash those that were not settled are handled again, unless ``redeliver`` is False:
+    see ``bus.history``.
     """
 
     def __init__(
@@ -84,6 +80,8 @@ class MessageBus:
         system: System | None = None,
         log: JournalLog | None = None,
         codec: MessageCodec | None = None,
+        event_log: bool = False,
+        redeliver: bool = True,
     ) -> None:
         self.name = name
         self._system = system or System()
@@ -98,6 +96,8 @@ class MessageBus:
         self.approvals = Approvals(
             self._intake, self._commands, self._timers, self._codec, log, name
         )
+        keeper = event_log_of(log) if event_log else None
+        self.history = EventHistory(self._intake, self._codec, keeper, name, redeliver=redeliver)
         self._starting = asyncio.Lock()
         self._sessions: dict[str, Session] = {}
         self._error_callbacks: list[ErrorCallback] = []
@@ -122,16 +122,19 @@ class MessageBus:
                 await self._open()
                 self._running = True
                 self._intake.start()
+                await self.history.deliver_again()
 
     async def _open(self) -> None:
         try:
             await self.schedule.open()
             await self.approvals.open()
+            await self.history.open()
         except BaseException:
             await self._close()
             raise
 
     async def _close(self) -> None:
+        await self.history.close()
         await self.schedule.close()
         await self.approvals.close()
 
@@ -159,6 +162,7 @@ class MessageBus:
             except DeadlineExceeded:
                 logger.warning("bus %r stops with %d events", self.name, self._dispatch.unsettled)
         undrained = await self._halt()
+        await self.history.close(orderly=drain)
         async with self._starting:
             await self._close()
         self._running = False
@@ -167,6 +171,7 @@ class MessageBus:
 
     async def _drain(self) -> None:
         self._intake.empty_inbox()
+        await self.history.flush()
         while self._dispatch.unsettled or self._commands.running:
             await self._dispatch.idle()
             await self._commands.idle()
@@ -249,6 +254,7 @@ class MessageBus:
         self._prepare(handler)
         self._registry.add(handler)
         self._know(target)
+        self.history.handlers_changed()
         return handler
 
     def handles(self, kind: type, **options: Any) -> Callable[[Function], Function]:
@@ -332,15 +338,20 @@ class MessageBus:
         priority: int = NORMAL,
         headers: Mapping[str, str] | None = None,
         correlation_id: str | None = None,
+        durable: bool = False,
         timeout: float = PUBLISH_TIMEOUT_SECONDS,
     ) -> None:
         """Queue an event for its handlers; returns when it is queued.
 
         When the queue is full this waits for room, up to ``timeout``, or does what the bus's
-        ``Overflow`` says. Cancelled while it waits, nothing was queued.
+        ``Overflow`` says. Cancelled while it waits, nothing was queued. With ``durable`` the event
+        is on disk when this returns, and is handled at least once whatever happens then; cancelled
+        while it is written, it may be published all the same.
         """
         envelope = self._intake.enclose(event, session, priority, headers, correlation_id)
-        if not self._intake.try_now(envelope):
+        if durable:
+            await self.history.publish(envelope, timeout)
+        elif not self._intake.try_now(envelope):
             await self._intake.admit(envelope, timeout)
 
     def publish_nowait(
@@ -376,34 +387,27 @@ class MessageBus:
         """
         envelope = self._intake.enclose(event, session, priority, headers, correlation_id)
         delivery = delivery_of(envelope)
-        rest = self._begin_in_place(envelope)
+        rest = self._intake.begin_in_place(envelope)
         if rest is None and envelope.settled:
             return delivery.outcome()
         async with self._timers.deadline(timeout, f"handle an event of {envelope.topic}"):
             await (self._intake.admit(envelope, timeout) if rest is None else rest)
             return await wait_for_outcome(envelope)
 
-    def _begin_in_place(self, envelope: Envelope) -> Awaitable[None] | None:
-        """Run the handlers in the calling task, if nothing is before them; what is left of that.
-
-        None when the event is settled already, or has to be queued.
-        """
-        intake = self._intake
-        intake.check_open()
-        lane = intake.lane(type(envelope.message))
-        if not self._running or not (lane.idle or intake.is_nested()):
-            return None
-        if not intake.accepts(envelope):
-            return None
-        self._dispatch.accept()
-        return lane.begin_in_place(envelope) or (None if envelope.settled else _nothing())
-
     @asynccontextmanager
-    async def atomic(self) -> AsyncIterator[AtomicGroup]:
-        """Publish several events, all or none: those of the block, when it ends without an error."""
+    async def atomic(
+        self, *, durable: bool = False, timeout: float = PUBLISH_TIMEOUT_SECONDS
+    ) -> AsyncIterator[AtomicGroup]:
+        """Publish several events, all or none: those of the block, when it ends without an error.
+
+        With ``durable`` a crash leaves all of them or none too.
+        """
         group = AtomicGroup(self._intake)
         yield group
-        group.publish_all()
+        if durable:
+            await group.publish_durably(self.history, timeout)
+        else:
+            group.publish_all()
 
     # Commands
 
@@ -459,19 +463,8 @@ class MessageBus:
 
     def statistics(self) -> BusStatistics:
         """The figures of this moment."""
-        return BusStatistics(
-            name=self.name,
-            **event_figures(self._dispatch.counters),
-            events_unsettled=self._dispatch.unsettled,
-            **command_figures(self._commands.counters),
-            queues={
-                marks_of(kind).topic: lane.queue.statistics()
-                for kind, lane in self._intake.lanes.items()
-            },
-            handlers=tuple(map(handler_statistics, self._registry.handlers())),
-            active_sessions=len(self._sessions),
-            timers=len(self._timers),
-        )
+        sessions = len(self._sessions)
+        return bus_statistics(self.name, self._dispatch, self._commands, self._intake, sessions)
 
     # What a wrapper changes
 
@@ -496,7 +489,3 @@ class MessageBus:
                 f"MessageBus has no option {', '.join(sorted(options))}: retries, breakers and "
                 "dead letters come with ResilientMessageBus"
             )
-
-
-async def _nothing() -> None:
-    """Nothing is left to await here: the event waits for a retry, or in a batch."""

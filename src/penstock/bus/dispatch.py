@@ -323,6 +323,8 @@ class Dispatch:
         envelope.settled = True
         if envelope.delivery is not None:
             envelope.delivery.resolve(Outcome(0, dropped=True))
+        if self.on_settled is not None:
+            self.on_settled(envelope)
         self._wake_idle()
 
     # Waiting for all

@@ -248,9 +248,13 @@ class MessageCodec:
 
     def open_envelope(self, encoded: EncodedEnvelope) -> Envelope:
         """The envelope with its message; InvalidMessage when that does not decode."""
-        kind = self._find(encoded.type) or self.type_of(encoded.topic)
         payload = bytes(encoded.payload)
-        return _envelope(encoded, self._decode(kind, payload, format_of(payload)))
+        message = self._decode(self.class_of(encoded), payload, format_of(payload))
+        return _envelope(encoded, message)
+
+    def class_of(self, encoded: EncodedEnvelope) -> type:
+        """The class of its message, by name or else by topic; InvalidMessage when not known."""
+        return self._find(encoded.type) or self.type_of(encoded.topic)
 
     def decode_envelope(self, data: bytes) -> Envelope:
         """A whole envelope from bytes, in either format."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.bus.history import EventHistory
 from penstock.bus.intake import Intake, full
 from penstock.messages import DEFAULT_SESSION, Envelope, Priority
 
@@ -37,15 +38,31 @@ class AtomicGroup:
     def publish_all(self) -> None:
         """Queue the events of the group; BufferFull, and none is queued, when one finds no room."""
         intake = self._intake
+        queued = self._pass()
+        recorder, intake.recorder = intake.recorder, None
+        try:
+            for envelope in queued:
+                intake.queue(envelope)
+        finally:
+            intake.recorder = recorder
+        if recorder is not None and queued:
+            recorder.note_all(queued)
+
+    async def publish_durably(self, history: EventHistory, timeout: float) -> None:
+        """Write the events of the group as one, then queue them."""
+        await history.publish_all(self._pass(), timeout)
+
+    def _pass(self) -> list[Envelope]:
+        """The events that the filters let in, when there is room for all of them."""
+        intake = self._intake
         intake.check_open()
         passing = {envelope.sequence: intake.passes(envelope) for envelope in self._envelopes}
         queued = [envelope for envelope in self._envelopes if passing[envelope.sequence]]
         self._check_room(queued)
         for envelope in self._envelopes:
-            if passing[envelope.sequence]:
-                intake.queue(envelope)
-            else:
+            if not passing[envelope.sequence]:
                 intake.settle_filtered(envelope)
+        return queued
 
     def _check_room(self, envelopes: list[Envelope]) -> None:
         extra = self._intake.options.capacity if self._intake.is_nested() else 0

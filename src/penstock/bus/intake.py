@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
 from threading import Lock, get_ident
@@ -15,6 +15,7 @@ from typing import Any
 from penstock.bus.delivery import Failure, Outcome, delivery_of
 from penstock.bus.dispatch import Dispatch
 from penstock.bus.drive import current
+from penstock.bus.event_log import EventRecorder
 from penstock.bus.handlers import Filter
 from penstock.bus.lane import Lane
 from penstock.bus.queue import (
@@ -41,6 +42,7 @@ from penstock.system import System
 logger = logging.getLogger("penstock.bus")
 
 PUBLISH_TIMEOUT_SECONDS = 30.0
+NO_BOUND = 1 << 62
 FILTER = "filter"
 """Stands for the handler where a filter of the bus failed."""
 
@@ -76,6 +78,8 @@ class Intake:
         self.pressure_callbacks: list[PressureCallback] = []
         self.origin = f"{system.random.getrandbits(64):016x}"
         self.refusal: Closed | None = None
+        self.recorder: EventRecorder | None = None
+        """Keeps every event that is queued, when the bus has an event log."""
         self._now_ms = system.clock.time_ms
         self._sequence = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -192,6 +196,8 @@ class Intake:
         if not lane.queue.offer(envelope, extra):
             return False
         self.dispatch.accept()
+        if self.recorder is not None:
+            self.recorder.note(envelope)
         if lane.pumps == lane.suspended:
             lane.wake()
         return True
@@ -243,6 +249,48 @@ class Intake:
             return
         if not self.is_nested() or not self._offer(envelope, self.options.capacity):
             raise full(envelope)
+
+    def begin_in_place(self, envelope: Envelope) -> Awaitable[None] | None:
+        """Run the handlers in the calling task, if nothing is before them; what is left of that.
+
+        None when the event is settled already, or has to be queued.
+        """
+        self.check_open()
+        lane = self.lane(envelope.message.__class__)
+        if not self._running or not (lane.idle or self.is_nested()):
+            return None
+        if not self.accepts(envelope):
+            return None
+        self.dispatch.accept()
+        if self.recorder is not None:
+            self.recorder.note(envelope)
+        return lane.begin_in_place(envelope) or (None if envelope.settled else _nothing())
+
+    # Events that are in the log
+
+    async def wait_for_admission(self, envelope: Envelope) -> bool:
+        """Wait for room for an event that is going to be delivered; False when it is filtered."""
+        self.check_open()
+        if not self.accepts(envelope):
+            return False
+        lane = self.lane(envelope.message.__class__)
+        if lane.queue.room < 1 and not self.is_nested():
+            if lane.queue.overflow is Overflow.REJECT_NEW:
+                raise full(envelope)
+            if lane.queue.overflow in WAITING:
+                await self._wait_for_room(lane)
+        return True
+
+    def deliver(self, envelope: Envelope) -> None:
+        """Queue an event that is in the log already, above the bound if need be."""
+        self.dispatch.accept()
+        self.put_back(envelope)
+
+    def put_back(self, envelope: Envelope) -> None:
+        """Queue an event that was counted before."""
+        lane = self.lane(envelope.message.__class__)
+        lane.queue.offer(envelope, NO_BOUND)
+        lane.wake()
 
     # Other threads
 
@@ -348,6 +396,10 @@ def check_priority(priority: int) -> Priority:
         raise InvalidOption(
             f"{priority!r} is not a priority: use {levels}", option="priority"
         ) from None
+
+
+async def _nothing() -> None:
+    """Nothing is left to await here: the event waits for a retry, or in a batch."""
 
 
 def is_settled(envelope: Envelope) -> bool:

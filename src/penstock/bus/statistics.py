@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.bus.commands import CommandCounters
-from penstock.bus.dispatch import Counters
+from penstock.bus.commands import CommandCounters, Commands
+from penstock.bus.dispatch import Counters, Dispatch
 from penstock.bus.handlers import Handler
-from penstock.bus.commands import Commands
-from penstock.bus.dispatch import Dispatch
 from penstock.bus.intake import Intake
 from penstock.bus.queue import EventQueueStatistics
 from penstock.messages import Envelope, marks_of
@@ -96,19 +94,11 @@ def bus_statistics(
     name: str, dispatch: Dispatch, commands: Commands, intake: Intake, sessions: int
 ) -> BusStatistics:
     """The figures of a bus."""
-    events = dispatch.counters
     return BusStatistics(
         name=name,
-        events_published=events.published,
-        events_processed=events.processed,
-        events_failed=events.failed,
-        events_filtered=events.filtered,
-        events_unhandled=events.unhandled,
-        events_dropped=events.dropped,
+        **event_figures(dispatch.counters),
         events_unsettled=dispatch.unsettled,
-        commands_executed=commands.counters.executed,
-        commands_succeeded=commands.counters.succeeded,
-        commands_failed=commands.counters.failed,
+        **command_figures(commands.counters),
         queues={
             marks_of(kind).topic: lane.queue.statistics() for kind, lane in intake.lanes.items()
         },
