@@ -205,7 +205,7 @@ class Intake:
     def try_now(self, envelope: Envelope) -> bool:
         """The short way in, when nothing is in it; False leaves everything to the long one."""
         lane = self.lanes.get(envelope.message.__class__)
-        if lane is None or self.refusal is not None or self.filters:
+        if lane is None or self.refusal is not None or self.filters or self.recorder is not None:
             return False
         queue = lane.queue
         if queue.depth + queue.held >= queue.bound or not queue.offer(envelope):

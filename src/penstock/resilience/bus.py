@@ -62,8 +62,18 @@ class ResilientMessageBus(MessageBus):
         dead_letters: DeadLetterOptions = DeadLetterOptions(),  # noqa: B008 - a frozen value
         log: JournalLog | None = None,
         codec: MessageCodec | None = None,
+        event_log: bool = False,
+        redeliver: bool = True,
     ) -> None:
-        super().__init__(name=name, queue=queue, system=system, log=log, codec=codec)
+        super().__init__(
+            name=name,
+            queue=queue,
+            system=system,
+            log=log,
+            codec=codec,
+            event_log=event_log,
+            redeliver=redeliver,
+        )
         self._retry = retry
         self._breaker = breaker
         self._breaker_callbacks: list[BreakerCallback] = []
