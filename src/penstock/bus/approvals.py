@@ -265,8 +265,9 @@ class Approvals:
             if self._keeper.durable:
                 request.sealed = self._codec.encode_envelope(request.envelope)
                 await self._keeper.write({f"a/{name}": _store(request)})
-            self._start_timer(request, seconds)
-            self._call_back(self._on_requested, request.shown)
+            if self._requests.get(name) is request:  # nobody was faster than the disk
+                self._start_timer(request, seconds)
+                self._call_back(self._on_requested, request.shown)
             await request.caller
         except (Closed, ApprovalDenied, ApprovalExpired):
             raise
