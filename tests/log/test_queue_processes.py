@@ -9,7 +9,7 @@ import pytest
 
 from penstock import TopicConfig, WalMessageQueue
 from penstock.errors import SubscriberBusy
-from penstock.log.routing import fnv1a
+from penstock.hashing import fnv1a
 from penstock.testing.queue_fixtures import everything, numbered, settle, values_of
 
 WAIT_SECONDS = 40

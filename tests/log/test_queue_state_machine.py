@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 
 from penstock import FsyncPolicy, TopicConfig, WalMessageQueue
 from penstock.errors import OffsetOutOfRange, PenstockError, UnknownTopic
-from penstock.log.routing import fnv1a
+from penstock.hashing import fnv1a
 from penstock.testing.clock import VirtualClock
 from penstock.testing.queue_fixtures import everything, records_of
 from penstock.testing.worker import simulated_system

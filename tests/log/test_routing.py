@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.routing import VECTOR_KEYS_MIN, fnv1a, fnv1a_many, partitions_of
+from penstock.hashing import fnv1a
+from penstock.log.routing import VECTOR_KEYS_MIN, fnv1a_many, partitions_of
 
 VECTORS = [(b"", 0x811C9DC5), (b"a", 0xE40C292C), (b"foobar", 0xBF9CF968)]
 MORE_VECTORS = [

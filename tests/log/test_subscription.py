@@ -7,7 +7,7 @@ import pytest
 
 from penstock import TopicConfig, WalMessageQueue
 from penstock.errors import DamagedFile, OffsetOutOfRange, SubscriberBusy
-from penstock.log.routing import fnv1a
+from penstock.hashing import fnv1a
 from penstock.log.slots import SLOT_BYTES
 from penstock.testing.queue_fixtures import numbered, records_of, values_of
 from penstock.testing.worker import simulated_system

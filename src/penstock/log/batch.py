@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
+from penstock.hashing import fnv1a
 from penstock.log.columns import Columns
 from penstock.log.receipts import PublishedRow, Receipt
-from penstock.log.routing import fnv1a, partitions_of
+from penstock.log.routing import partitions_of
 
 Row = tuple[bytes | None, bytes | None, Mapping[str, bytes] | None, int | None]
 """Value, key, headers, timestamp of a record that nobody waits for."""

@@ -1,7 +1,6 @@
 """Which partition a record goes to: FNV-1a of its key, or the next one in turn.
 
-FNV-1a with 32 bits is the same on every machine and in every process, so a key keeps its
-partition across restarts. A whole column of keys is hashed at once.
+The hash is that of :mod:`penstock.hashing`; here a whole column of keys is hashed at once.
 """
 
 from __future__ import annotations
@@ -11,19 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-_BASIS = 0x811C9DC5
-_PRIME = 0x01000193
-_MASK = 0xFFFFFFFF
+from penstock.hashing import FNV_BASIS, FNV_PRIME, fnv1a
+
 VECTOR_KEYS_MIN = 16
 """Below this many keys the plain loop is quicker than numpy's calls."""
-
-
-def fnv1a(key: bytes) -> int:
-    """The 32-bit FNV-1a hash of a key."""
-    value = _BASIS
-    for byte in key:
-        value = (value ^ byte) * _PRIME & _MASK
-    return value
 
 
 def fnv1a_many(keys: Sequence[bytes]) -> NDArray[np.uint32]:
@@ -34,13 +24,13 @@ def fnv1a_many(keys: Sequence[bytes]) -> NDArray[np.uint32]:
     order = np.argsort(-lengths, kind="stable")
     data = np.frombuffer(b"".join(keys) + b"\0", np.uint8)
     starts = (np.cumsum(lengths) - lengths)[order]
-    hashes = np.full(len(keys), _BASIS, np.uint32)
+    hashes = np.full(len(keys), FNV_BASIS, np.uint32)
     # Longest keys first: at each byte position the keys that still have one are a prefix.
     still = len(keys) - np.searchsorted(np.sort(lengths), np.arange(int(lengths.max())), "right")
     for position, count in enumerate(still.tolist()):
         live = hashes[:count]
         live ^= data[starts[:count] + position]
-        live *= np.uint32(_PRIME)
+        live *= np.uint32(FNV_PRIME)
     result = np.empty_like(hashes)
     result[order] = hashes
     return result

@@ -10,7 +10,7 @@ import pytest
 
 from penstock import Acknowledgement, FsyncPolicy, Receipt, TopicConfig, WalMessageQueue
 from penstock.errors import BufferFull, DeadlineExceeded, InvalidOption, RecordTooLarge
-from penstock.log.routing import fnv1a
+from penstock.hashing import fnv1a
 from penstock.testing.clock import START_MS
 from penstock.testing.queue_fixtures import (
     WAIT_SECONDS,
