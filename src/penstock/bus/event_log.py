@@ -227,7 +227,7 @@ class EventRecorder:
                 size=size,
                 limit=self.log.batch_bytes_max,
             )
-        if self._pending_bytes + size > PENDING_BYTES_MAX and self._pending:
+        if self._pending_bytes and self._pending_bytes + size > PENDING_BYTES_MAX:
             raise BufferFull(
                 f"{self._pending_bytes} bytes of events wait for the disk, which is the limit",
                 pending_bytes=self._pending_bytes,

@@ -1,0 +1,891 @@
+"""The event log of a bus: what is kept, what comes again after a crash, what replay gives."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.bus import event_log as module
+from penstock.bus.bus import MessageBus
+from penstock.bus.encoding import MessageCodec
+from penstock.bus.event_log import EventLogStatistics
+from penstock.bus.history import REPLAY_HEADER
+from penstock.bus.intake import QueueOptions
+from penstock.bus.positions import HandledPositions
+from penstock.bus.queue import Overflow
+from penstock.bus.redelivery import REDELIVERY_HEADER
+from penstock.errors import (
+    BufferFull,
+    Closed,
+    DeadlineExceeded,
+    InvalidMessage,
+    InvalidOption,
+    RecordTooLarge,
+    StoreFailed,
+    SubscriberBusy,
+    UsageError,
+)
+from penstock.log.queue import WalMessageQueue
+from penstock.log.topic import TopicConfig
+from penstock.messages import Envelope, Event, topic
+from penstock.resilience.bus import ResilientMessageBus
+from penstock.system import System
+from penstock.testing.clock import VirtualClock
+
+
+@topic("order")
+class Order(Event):
+    number: int
+
+
+@topic("paid")
+class Paid(Event):
+    number: int
+
+
+class Odd(Event):
+    value: Any
+
+
+@pytest.fixture
+async def queue(tmp_path):
+    async with WalMessageQueue(tmp_path, maintenance_interval=None) as opened:
+        yield opened
+
+
+@pytest.fixture(params=[MessageBus, ResilientMessageBus])
+def make(request, queue):
+    """Makes buses on the queue, one after the other."""
+
+    def make(**options: Any) -> MessageBus:
+        bus: MessageBus = request.param(log=queue, event_log=True, **options)
+        bus.on_error(lambda *_: None)
+        return bus
+
+    return make
+
+
+async def crash(bus: MessageBus) -> None:
+    """As a kill leaves it: nothing more is handled, and how far that is stays unwritten."""
+    recorder = bus.history._recorder
+    assert recorder is not None
+    await recorder.flush()
+    recorder._committed = 1 << 60
+    await bus.stop(drain=False)
+
+
+async def kept(bus: MessageBus, **selection: Any) -> list[Any]:
+    return [envelope.message async for envelope in bus.history.replay(**selection)]
+
+
+def figures_of(bus: MessageBus) -> EventLogStatistics:
+    figures = bus.history.statistics()
+    assert figures is not None
+    return figures
+
+
+async def until(condition: Any) -> None:
+    """Turn the loop until it is so; the test's deadline is the bound."""
+    while not condition():
+        await asyncio.sleep(0)
+
+
+# ------------------------------------------------------------------------------------- keeping
+
+
+@pytest.mark.acceptance(143)
+async def test_every_event_is_kept_in_the_order_of_publishing(make):
+    async with make() as bus:
+        bus.subscribe(Order, lambda event: None)
+        await bus.publish(Order(1), headers={"a": "b"}, session="s", correlation_id="c")
+        bus.publish_nowait(Paid(2))
+        await bus.publish_and_wait(Order(3))
+        async with bus.atomic() as group:
+            group.publish(Paid(4))
+            group.publish(Order(5))
+        await asyncio.to_thread(bus.publish_nowait, Order(6))
+        await bus.settle()
+        envelopes = [envelope async for envelope in bus.history.replay()]
+    assert [one.message.number for one in envelopes] == [1, 2, 3, 4, 5, 6]
+    first = envelopes[0]
+    assert (first.headers, first.session, first.correlation) == ({"a": "b"}, "s", "c")
+    figures = figures_of(bus)
+    assert (figures.logged, figures.lost, figures.pending, figures.unsettled) == (6, 0, 0, 0)
+    assert figures.handled_position == figures.end_position == 6
+
+
+async def test_what_follows_from_an_event_says_so(make):
+    async with make() as bus:
+
+        async def pay(order: Order) -> None:
+            await bus.publish(Paid(order.number))
+
+        bus.subscribe(Order, pay)
+        await bus.publish(Order(1))
+        await bus.settle()
+        order, paid = [envelope async for envelope in bus.history.replay()]
+    assert paid.causation_id == order.id
+    assert paid.correlation == order.id
+
+
+async def test_what_is_published_before_the_start_is_kept(make):
+    bus = make()
+    seen: list[int] = []
+    bus.subscribe(Order, lambda event: seen.append(event.number))
+    await bus.publish(Order(1))
+    async with bus:
+        await bus.publish(Order(2))
+        await bus.settle()
+        assert [event.number for event in await kept(bus)] == seen == [1, 2]
+
+
+async def test_what_filters_refuse_is_not_kept(make):
+    async with make() as bus:
+        bus.add_filter(lambda envelope: envelope.message.number % 2 == 0)
+        for number in range(4):
+            await bus.publish(Order(number))
+        await bus.publish(Order(5), durable=True)
+        async with bus.atomic(durable=True) as group:
+            group.publish(Order(6))
+            group.publish(Order(7))
+        await bus.settle()
+        assert [event.number for event in await kept(bus)] == [0, 2, 6]
+
+
+async def test_a_message_pack_log_is_read_by_a_json_bus(queue):
+    async with MessageBus(log=queue, event_log=True, codec=MessageCodec("messagepack")) as bus:
+        await bus.publish(Order(1))
+    async with MessageBus(log=queue, event_log=True) as bus:
+        await bus.publish(Order(2))
+        bus._codec.register(Order)
+        assert await kept(bus) == [Order(1), Order(2)]
+
+
+async def test_many_events_ride_on_few_writes(queue):
+    async with MessageBus(log=queue, event_log=True) as bus:
+        for number in range(5_000):
+            await bus.publish(Order(number))
+        await bus.settle()
+        await bus.history.flush()
+        commits = queue.statistics().topics["bus.bus.events"].commits
+        assert commits < 100
+        assert len(await kept(bus)) == 5_000
+
+
+# ------------------------------------------------------------------------------- durable publish
+
+
+@pytest.mark.acceptance(152)
+async def test_a_durable_event_is_on_disk_before_it_is_handled(make, queue):
+    seen: list[int] = []
+    async with make() as bus:
+
+        def handle(event: Order) -> None:
+            assert queue.durable_offset("bus.bus.events") > event.number
+            seen.append(event.number)
+
+        bus.subscribe(Order, handle)
+        for number in range(5):
+            await bus.publish(Order(number), durable=True)
+            assert queue.durable_offset("bus.bus.events") == number + 1
+        await bus.settle()
+    assert seen == [0, 1, 2, 3, 4]
+    assert bus.statistics().events_published == bus.statistics().events_processed == 5
+
+
+async def test_a_handler_may_publish_durably(make):
+    seen: list[int] = []
+    async with make(queue=QueueOptions(capacity=1)) as bus:
+
+        async def more(event: Order) -> None:
+            seen.append(event.number)
+            if event.number < 5:
+                await bus.publish(Order(event.number + 1), durable=True)
+
+        bus.subscribe(Order, more)
+        await bus.publish(Order(0), durable=True)
+        await bus.settle()
+    assert seen == [0, 1, 2, 3, 4, 5]
+
+
+async def test_durable_publishers_wait_for_room(make):
+    gate = asyncio.Event()
+    async with make(queue=QueueOptions(capacity=2)) as bus:
+        bus.subscribe(Order, lambda event: gate.wait())
+        tasks = [asyncio.ensure_future(bus.publish(Order(n), durable=True)) for n in range(5)]
+        await until(lambda: sum(task.done() for task in tasks) >= 3)
+        waiting = asyncio.ensure_future(bus.publish(Order(9), durable=True))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        gate.set()
+        await asyncio.gather(*tasks, waiting)
+        await bus.settle()
+        assert bus.statistics().events_processed == 6
+
+
+async def test_a_full_queue_that_rejects_writes_nothing(make):
+    gate = asyncio.Event()
+    options = QueueOptions(capacity=1, overflow=Overflow.REJECT_NEW)
+    async with make(queue=options) as bus:
+        bus.subscribe(Order, lambda event: gate.wait())
+        await bus.publish(Order(1), durable=True)
+        await until(lambda: not len(bus._intake.lane(Order).queue))
+        await bus.publish(Order(2), durable=True)
+        with pytest.raises(BufferFull):
+            await bus.publish(Order(3), durable=True)
+        gate.set()
+        await bus.settle()
+        assert [event.number for event in await kept(bus)] == [1, 2]
+
+
+async def test_who_cancels_a_durable_publish_may_have_published(make):
+    seen: list[int] = []
+    async with make() as bus:
+        bus.subscribe(Order, lambda event: seen.append(event.number))
+        task = asyncio.ensure_future(bus.publish(Order(1), durable=True))
+        await until(lambda: figures_of(bus).pending)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await bus.history.flush()
+        await bus.settle()
+        assert [event.number for event in await kept(bus)] == seen
+
+
+async def test_durable_needs_an_event_log(queue):
+    for options in ({}, {"log": queue}):
+        async with MessageBus(**options) as bus:
+            with pytest.raises(UsageError, match="event_log=True"):
+                await bus.publish(Order(1), durable=True)
+            with pytest.raises(UsageError, match="event_log=True"):
+                await kept(bus)
+            assert bus.history.statistics() is None
+    with pytest.raises(UsageError, match="log"):
+        MessageBus(event_log=True)
+
+
+async def test_what_does_not_encode_is_refused_durably_and_counted_otherwise(make, caplog):
+    seen: list[Any] = []
+    async with make() as bus:
+        bus.subscribe(Odd, seen.append)
+        with pytest.raises(InvalidMessage):
+            await bus.publish(Odd(object()), durable=True)
+        assert bus.statistics().events_published == 0
+        for _ in range(3):
+            await bus.publish(Odd(object()))
+        await bus.publish(Odd(1))
+        await bus.settle()
+        assert len(seen) == 4
+        figures = figures_of(bus)
+        assert (figures.lost, figures.unsettled) == (3, 0)
+        assert len([one for one in caplog.records if "not kept" in one.message]) == 1
+        assert await kept(bus) == [Odd(1)]
+
+
+# ------------------------------------------------------------------------------------- groups
+
+
+@pytest.mark.acceptance(152)
+async def test_a_group_is_one_batch_all_or_none(make):
+    async with make() as bus:
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012
+            async with bus.atomic(durable=True) as group:
+                group.publish(Order(1))
+                raise ZeroDivisionError
+        async with bus.atomic(durable=True) as group:
+            group.publish(Order(2))
+            group.publish(Paid(3))
+        async with bus.atomic() as group:
+            group.publish(Order(4))
+            group.publish(Odd(object()))  # keeps the whole group out of the log
+        with pytest.raises(InvalidMessage):  # noqa: PT012
+            async with bus.atomic(durable=True) as group:
+                group.publish(Order(6))
+                group.publish(Odd(object()))
+        async with bus.atomic(durable=True):
+            pass
+        await bus.settle()
+        assert await kept(bus) == [Order(2), Paid(3)]
+        assert figures_of(bus).lost == 2
+        assert bus.statistics().events_published == 4
+
+
+async def test_a_group_that_is_too_large_is_refused_as_a_whole(make):
+    async with make() as bus:
+        with pytest.raises(RecordTooLarge):  # noqa: PT012
+            async with bus.atomic(durable=True) as group:
+                for _ in range(3):
+                    group.publish(Odd("x" * (6 * 1024 * 1024)))
+        await bus.publish(Odd("x" * (6 * 1024 * 1024)), durable=True)
+        assert len(await kept(bus)) == 1
+
+
+# ---------------------------------------------------------------------------------- redelivery
+
+
+@pytest.mark.acceptance(152)
+async def test_what_was_not_settled_comes_again_with_its_id(make):
+    ids: list[str] = []
+    bus = make()
+    bus.subscribe(Order, lambda event: asyncio.get_running_loop().create_future())
+    bus.subscribe(Paid, lambda event, envelope: ids.append(envelope.id))
+    await bus.start()
+    await bus.publish(Paid(1), durable=True)
+    for number in range(3):
+        await bus.publish(Order(number), durable=True, headers={"a": "b"})
+    await until(lambda: ids)
+    before = [envelope.id async for envelope in bus.history.replay(types=[Order])]
+    await bus.stop(drain=False)
+
+    again: list[Envelope] = []
+    bus = make()
+    bus.subscribe(Order, lambda event, envelope: again.append(envelope))
+    bus.subscribe(Paid, lambda event: pytest.fail("it was settled"))
+    await bus.publish(Order(99))
+    async with bus:
+        await bus.settle()
+    assert [envelope.message.number for envelope in again] == [0, 1, 2, 99]
+    assert [envelope.id for envelope in again[:3]] == before
+    assert again[0].headers == {"a": "b", REDELIVERY_HEADER: "1"}
+    assert REDELIVERY_HEADER not in again[3].headers
+    assert figures_of(bus).redelivered == 3
+
+    async with make() as bus:  # and not a third time
+        bus.subscribe(Order, lambda event: pytest.fail("it was settled"))
+        await bus.settle()
+        assert figures_of(bus).redelivered == 0
+
+
+async def test_after_a_crash_everything_since_the_last_mark_comes_again(make):
+    seen: list[int] = []
+    bus = make()
+    bus.subscribe(Order, lambda event: seen.append(event.number))
+    await bus.start()
+    for number in range(3):
+        await bus.publish(Order(number))
+    await bus.settle()
+    await crash(bus)
+    bus = make()
+    bus.subscribe(Order, lambda event: seen.append(event.number))
+    async with bus:
+        await bus.settle()
+    assert seen == [0, 1, 2, 0, 1, 2]
+
+
+async def test_how_far_it_is_handled_is_written_in_the_background(queue):
+    clock = VirtualClock()
+    gate = asyncio.Event()
+    async with MessageBus(log=queue, event_log=True, system=System(clock=clock)) as bus:
+        recorder = bus.history._recorder
+        assert recorder is not None
+
+        async def handle(event: Order) -> None:
+            if event.number == 2:
+                await gate.wait()
+
+        bus.subscribe(Order, handle)
+        bus.subscribe(Paid, lambda event: None)
+        for event in (Order(0), Order(1), Order(2), Paid(3)):
+            await bus.publish(event, durable=True)
+        await until(lambda: figures_of(bus).unsettled == 1)
+        clock.advance(module.COMMIT_INTERVAL_SECONDS)
+        await until(lambda: recorder._committed == 2)  # nothing above the one that waits
+        gate.set()
+        await bus.settle()
+        clock.advance(module.COMMIT_INTERVAL_SECONDS)
+        await until(lambda: recorder._committed == 4)
+
+
+async def test_old_events_wait_for_handlers_that_come_after_the_start(make):
+    bus = make()
+    await bus.start()
+    bus.subscribe(Order, lambda event: asyncio.get_running_loop().create_future())
+    for number in range(3):
+        await bus.publish(Order(number), durable=True)
+    await bus.stop(drain=False)
+
+    seen: list[tuple[str, int]] = []
+    async with make() as bus:
+        await bus.settle()
+        assert figures_of(bus).held == 3
+        bus._codec.register(Order)
+        await bus.publish(Paid(7))
+        bus.subscribe(Order, lambda event: seen.append(("a", event.number)))
+        bus.subscribe(Order, lambda event: seen.append(("b", event.number)))
+        await bus.publish(Order(3))
+        await bus.settle()
+        assert figures_of(bus).held == 0
+    assert seen == [(name, number) for number in range(4) for name in "ab"]
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+async def test_what_nobody_wants_is_given_up_by_an_orderly_stop_alone(queue, orderly):
+    def make() -> MessageBus:
+        codec = MessageCodec()
+        codec.register(Order)
+        return MessageBus(log=queue, event_log=True, codec=codec)
+
+    bus = make()
+    bus.subscribe(Order, lambda event: asyncio.get_running_loop().create_future())
+    await bus.start()
+    await bus.publish(Order(1), durable=True)
+    await bus.stop(drain=False)
+    bus = make()
+    await bus.start()
+    assert figures_of(bus).held == 1
+    await bus.stop(drain=orderly)
+    async with make() as bus:
+        assert figures_of(bus).held == (0 if orderly else 1)
+
+
+async def test_more_old_events_than_the_queue_holds_come_in_order(make):
+    bus = make()
+    bus.subscribe(Order, lambda event: asyncio.get_running_loop().create_future())
+    await bus.start()
+    for number in range(200):
+        await bus.publish(Order(number))
+    await bus.stop(drain=False)
+    seen: list[int] = []
+
+    async def handle(event: Order) -> None:
+        seen.append(event.number)
+        await asyncio.sleep(0)
+
+    bus = make(queue=QueueOptions(capacity=3))
+    bus.subscribe(Order, handle)
+    async with bus:
+        await bus.publish(Order(200))
+        await bus.settle()
+        assert max(one.peak_depth for one in bus.statistics().queues.values()) <= 4
+    assert seen == list(range(201))
+
+
+async def test_start_does_not_wait_for_ever(queue, caplog):
+    clock = VirtualClock()
+    bus = MessageBus(log=queue, event_log=True, system=System(clock=clock))
+    bus.subscribe(Order, lambda event: asyncio.get_running_loop().create_future())
+    await bus.start()
+    for number in range(5):
+        await bus.publish(Order(number))
+    await bus.stop(drain=False)
+
+    gate = asyncio.Event()
+    seen: list[int] = []
+
+    async def handle(event: Order) -> None:
+        await gate.wait()
+        seen.append(event.number)
+
+    options = QueueOptions(capacity=1)
+    bus = MessageBus(log=queue, event_log=True, queue=options, system=System(clock=clock))
+    bus.subscribe(Order, handle)
+    starting = asyncio.ensure_future(bus.start())
+    while not starting.done():
+        await asyncio.sleep(0)
+        clock.advance(0.1)
+    assert "overtake" in caplog.text
+    gate.set()
+    await until(lambda: len(seen) == 5)
+    await bus.stop()
+    assert seen == [0, 1, 2, 3, 4]
+
+
+async def test_a_stop_while_old_events_are_queued_keeps_the_rest(make):
+    bus = make()
+    bus.subscribe(Order, lambda event: asyncio.get_running_loop().create_future())
+    await bus.start()
+    for number in range(5):
+        await bus.publish(Order(number))
+    await bus.stop(drain=False)
+    bus = make(queue=QueueOptions(capacity=1))
+    bus.subscribe(Order, lambda event: asyncio.get_running_loop().create_future())
+    starting = asyncio.ensure_future(bus.start())
+    await until(lambda: figures_of(bus).redelivered > 0)
+    # A start that is still at it is given up by who wanted it.
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    await bus.stop(drain=False)
+    seen: list[int] = []
+    bus = make()
+    bus.subscribe(Order, lambda event: seen.append(event.number))
+    async with bus:
+        await bus.settle()
+    assert seen == [0, 1, 2, 3, 4]
+
+
+async def test_redelivery_can_be_switched_off(make):
+    bus = make()
+    bus.subscribe(Order, lambda event: asyncio.get_running_loop().create_future())
+    await bus.start()
+    await bus.publish(Order(1), durable=True)
+    await bus.stop(drain=False)
+    for redeliver in (False, True):
+        bus = make(redeliver=redeliver)
+        bus.subscribe(Order, lambda event: pytest.fail("not wanted"))
+        async with bus:
+            await bus.settle()
+            assert await kept(bus) == [Order(1)]
+
+
+async def test_an_old_event_that_does_not_decode_is_told_and_passed_over(queue, caplog):
+    bus = MessageBus(log=queue, event_log=True)
+    bus.subscribe(Order, lambda event: asyncio.get_running_loop().create_future())
+    await bus.start()
+    for number in range(3):
+        await bus.publish(Order(number))
+    await bus.history.flush()
+    await queue.publish("bus.bus.events", b"\xffno envelope")
+    await bus.stop(drain=False)
+
+    told: list[tuple[int, bytes]] = []
+    seen: list[int] = []
+    bus = MessageBus(log=queue, event_log=True)
+    bus.history.on_invalid(lambda position, record, error: told.append((position, record)))
+    bus.history.on_invalid(lambda *_: 1 / 0)  # type: ignore[arg-type]
+    bus.subscribe(Order, lambda event: seen.append(event.number))
+    async with bus:
+        await bus.settle()
+        assert told == [(3, b"\xffno envelope")]
+        assert figures_of(bus).invalid == 1
+    assert seen == [0, 1, 2]
+    async with MessageBus(log=queue, event_log=True) as bus:
+        bus._codec.register(Order)
+        assert figures_of(bus).invalid == 0  # passed over once and for all
+        assert len(await kept(bus)) == 3
+        assert figures_of(bus).invalid == 1  # but still there, and told by a replay
+        assert "does not decode" in caplog.text
+
+
+async def test_nested_waits_work_in_a_redelivered_event(make):
+    bus = make()
+    bus.subscribe(Order, lambda event: asyncio.get_running_loop().create_future())
+    await bus.start()
+    await bus.publish(Order(1), durable=True)
+    await bus.stop(drain=False)
+    seen: list[int] = []
+    bus = make()
+
+    async def handle(event: Order) -> None:
+        seen.append(event.number)
+        if event.number < 3:
+            await bus.publish_and_wait(Order(event.number + 1))
+
+    bus.subscribe(Order, handle)
+    async with bus:
+        await bus.settle()
+    assert seen == [1, 2, 3]
+
+
+async def test_a_dropped_event_is_settled(make):
+    gate = asyncio.Event()
+    async with make(queue=QueueOptions(capacity=1, overflow=Overflow.DROP_OLDEST)) as bus:
+        bus.subscribe(Order, lambda event: gate.wait())
+        for number in range(5):
+            await bus.publish(Order(number))
+        gate.set()
+        await bus.settle()
+        await bus.history.flush()
+        figures = figures_of(bus)
+        assert figures.unsettled == 0
+        assert figures.handled_position == 5
+
+
+# --------------------------------------------------------------------------------------- replay
+
+
+@pytest.mark.acceptance(143)
+async def test_replay_selects_by_time_and_type(queue):
+    clock = VirtualClock()
+    start = dt.datetime.fromtimestamp(clock.time_ms() / 1000, dt.UTC)
+    async with MessageBus(log=queue, event_log=True, system=System(clock=clock)) as bus:
+        for number in range(6):
+            await bus.publish(Order(number) if number % 2 else Paid(number))
+            clock.advance(1.0)
+        second = dt.timedelta(seconds=1)
+        assert await kept(bus, types=[Order]) == [Order(1), Order(3), Order(5)]
+        assert await kept(bus, types=[Event], since=start + 4 * second) == [Paid(4), Order(5)]
+        assert await kept(bus, until=start + 2 * second) == [Paid(0), Order(1)]
+        assert await kept(bus, since=start + second, until=start + 2 * second) == [Order(1)]
+        with pytest.raises(InvalidOption, match="time zone"):
+            await kept(bus, since=dt.datetime(2026, 1, 1))  # noqa: DTZ001
+        assert bus.statistics().events_published == 6  # looking publishes nothing
+
+
+@pytest.mark.acceptance(143)
+async def test_replay_into_a_bus_says_so_to_handlers(make):
+    seen: list[tuple[int, str | None]] = []
+    async with make() as bus:
+
+        def handle(event: Order, envelope: Envelope) -> None:
+            seen.append((event.number, envelope.headers.get(REPLAY_HEADER)))
+
+        bus.subscribe(Order, handle)
+        for number in range(3):
+            await bus.publish(Order(number))
+        await bus.settle()
+        ids = [envelope.id async for envelope in bus.history.replay()]
+        seen.clear()
+        assert await bus.history.replay_into(bus, types=[Order]) == 3
+        await bus.settle()
+        assert seen == list(zip(range(3), ids, strict=True))
+        # What a replay published is kept, but not replayed again.
+        assert await bus.history.replay_into(bus) == 3
+        assert len(await kept(bus, replays=True)) == 9
+
+
+async def test_replay_into_another_bus_or_a_function(queue):
+    async with MessageBus(log=queue, event_log=True) as bus, MessageBus() as other:
+        seen: list[int] = []
+        other.subscribe(Order, lambda event: seen.append(event.number))
+        for number in range(250):
+            await bus.publish(Order(number))
+        assert await bus.history.replay_into(other) == 250
+        await other.settle()
+        assert seen == list(range(250))
+
+        async def collect(envelope: Envelope) -> None:
+            seen.append(envelope.message.number)
+
+        seen.clear()
+        assert await bus.history.replay_into(collect) == 250
+        assert await bus.history.replay_into(lambda envelope: seen.append(0)) == 250
+        assert len(seen) == 500
+
+
+# ----------------------------------------------------------------------------------- the owner
+
+
+async def test_two_live_buses_cannot_share_a_name(queue):
+    async with MessageBus(log=queue, event_log=True) as bus:
+        second = MessageBus(log=queue, event_log=True)
+        await second.publish(Order(2))
+        with pytest.raises(SubscriberBusy):
+            await second.start()
+        await bus.publish(Order(1))
+        async with MessageBus(log=queue, event_log=True, name="other") as other:
+            assert await kept(other) == []
+    async with second:  # it may be started when the other one is gone
+        second._codec.register(Order)
+        assert await kept(second) == [Order(1), Order(2)]
+
+
+async def test_a_topic_with_other_settings_is_refused(queue):
+    await queue.create_topic("bus.bus.events", TopicConfig(partitions=2))
+    with pytest.raises(InvalidOption, match="another name"):
+        await MessageBus(log=queue, event_log=True).start()
+
+
+async def test_a_stopped_bus_refuses_to_publish_durably(make):
+    bus = make()
+    await bus.start()
+    await bus.stop()
+    with pytest.raises(Closed):
+        await bus.publish(Order(1), durable=True)
+
+
+async def test_stop_ends_a_durable_publish_before_the_start(make):
+    bus = make()
+    waiting = asyncio.ensure_future(bus.publish(Order(1), durable=True))
+    await asyncio.sleep(0)
+    await bus.stop()
+    with pytest.raises(Closed):
+        await waiting
+
+
+# ------------------------------------------------------------------------------- a failing sink
+
+
+class FailingLog:
+    """An event log whose appends fail, or hang, when told. The records that went well are kept."""
+
+    batch_bytes_max = 1 << 20
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+        self.handled = 0
+        self.error: Exception | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.skipped = 0
+
+    def event_log(self, name: str) -> FailingLog:
+        return self
+
+    def journal(self, name: str) -> Any:
+        return EmptyJournal()
+
+    async def open(self) -> tuple[int, int]:
+        return self.handled, len(self.records)
+
+    async def append(self, records: Sequence[bytes], *, durable: bool) -> int:
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        self.records += records
+        return len(self.records) - len(records)
+
+    async def read(
+        self, start: int | None = None, end: int | None = None
+    ) -> AsyncIterator[tuple[int, bytes]]:
+        for position in range(start or 0, len(self.records) if end is None else end):
+            yield position, self.records[position]
+
+    async def commit(self, position: int) -> None:
+        if self.error is not None:
+            raise self.error
+        self.handled = position
+
+    async def close(self) -> None:
+        pass
+
+
+class EmptyJournal:
+    async def open(self) -> dict[str, bytes]:
+        return {}
+
+    async def change(self, changes: Any) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.acceptance(143)
+async def test_a_failing_sink_is_counted_and_breaks_nothing(caplog):
+    log = FailingLog()
+    seen: list[int] = []
+    async with MessageBus(log=log, event_log=True) as bus:
+        bus.subscribe(Order, lambda event: seen.append(event.number))
+        await bus.publish(Order(0))
+        await bus.history.flush()
+        log.error = StoreFailed("the disk is gone")
+        for number in range(1, 4):
+            await bus.publish(Order(number))
+            await bus.history.flush()
+        with pytest.raises(StoreFailed):
+            await bus.publish(Order(4), durable=True)
+        await bus.settle()
+        assert seen == [0, 1, 2, 3]  # the durable one was not published
+        figures = figures_of(bus)
+        assert (figures.logged, figures.lost, figures.failing) == (1, 3, "the disk is gone")
+        assert len([one for one in caplog.records if "not kept" in one.message]) == 1
+        log.error = None
+        await bus.publish(Order(5), durable=True)
+        await bus.settle()
+        figures = figures_of(bus)
+        assert (figures.logged, figures.failing, figures.handled_position) == (2, None, 2)
+    assert log.handled == 2
+
+
+async def test_a_handled_position_that_is_not_written_breaks_nothing(caplog):
+    log = FailingLog()
+    async with MessageBus(log=log, event_log=True) as bus:
+        await bus.publish(Order(0))
+        await bus.settle()
+        await bus.history.flush()
+        log.error = StoreFailed("the disk is gone")
+    assert "was not written" in caplog.text
+    assert log.handled == 0
+
+
+async def test_a_slow_disk_slows_no_handler_and_has_a_bound(monkeypatch):
+    monkeypatch.setattr(module, "PENDING_BYTES_MAX", 2_000)
+    log = FailingLog()
+    log.gate.clear()
+    seen: list[int] = []
+    async with MessageBus(log=log, event_log=True) as bus:
+        bus.subscribe(Order, lambda event: seen.append(event.number))
+        for number in range(100):
+            await bus.publish(Order(number))
+        await bus.settle()
+        assert len(seen) == 100
+        figures = figures_of(bus)
+        assert figures.pending + figures.lost == 100
+        assert figures.lost > 0
+        with pytest.raises(BufferFull):
+            await bus.publish(Order(100), durable=True)
+        log.gate.set()
+        await bus.history.flush()
+        assert len(log.records) + figures.lost == 100
+
+
+async def test_a_durable_publish_has_a_deadline():
+    clock = VirtualClock()
+    log = FailingLog()
+    seen: list[int] = []
+    async with MessageBus(log=log, event_log=True, system=System(clock=clock)) as bus:
+        bus.subscribe(Order, lambda event: seen.append(event.number))
+        log.gate.clear()
+        task = asyncio.ensure_future(bus.publish(Order(1), durable=True, timeout=5.0))
+        await until(lambda: figures_of(bus).pending)
+        clock.advance(5.0)
+        with pytest.raises(DeadlineExceeded):
+            await task
+        assert seen == []
+        log.gate.set()
+        await bus.history.flush()
+        await bus.settle()
+        assert seen == [1]  # it was on its way
+
+
+async def test_nothing_waits_for_the_log_of_a_bus_without_one():
+    async with MessageBus() as bus:
+        assert bus._intake.recorder is None
+        assert bus._dispatch.on_settled is None
+
+
+# ------------------------------------------------------------------------------- the position
+
+
+@given(st.data())
+def test_the_handled_position_is_that_of_the_first_event_that_is_not_settled(data):
+    """Against a model that knows where every event is."""
+    backlog = data.draw(st.integers(0, 5), "backlog")
+    handled = data.draw(st.integers(0, 3), "handled")
+    positions = HandledPositions()
+    positions.begin(handled, handled + backlog)
+    log: list[int | None] = [None] * handled  # position → sequence of the envelope there
+    settled: set[int] = set()
+    waiting: list[int] = []
+    envelopes = {n: Envelope(Order(n), n, 0, "a") for n in range(200)}
+    unread = handled if backlog else None
+    log += range(100, 100 + backlog)
+    fresh = 0
+    for _ in range(data.draw(st.integers(0, 40), "steps")):
+        step = data.draw(st.sampled_from(["note", "write", "fail", "settle", "read"]), "step")
+        if step == "note":
+            positions.note(envelopes[fresh])
+            waiting.append(fresh)
+            fresh += 1
+        elif step in ("write", "fail") and waiting:
+            count = data.draw(st.integers(1, len(waiting)), "count")
+            taken, waiting = waiting[:count], waiting[count:]
+            if step == "write":
+                positions.write(count, len(log))
+                log += taken
+            else:
+                positions.fail(count)
+        elif step == "settle":
+            known = [n for n in range(fresh) if n not in settled]
+            read = backlog if unread is None else unread - handled
+            known += [n for n in range(100, 100 + read) if n not in settled]
+            if known:
+                one = data.draw(st.sampled_from(known), "settled")
+                positions.settle(envelopes[one])
+                settled.add(one)
+        elif step == "read" and unread is not None:
+            positions.reopen(envelopes[100 + unread - handled], unread)
+            unread = unread + 1 if unread + 1 < handled + backlog else None
+            positions.read(unread)
+        expected = next(
+            (at for at, one in enumerate(log) if one is not None and one not in settled), len(log)
+        )
+        assert positions.handled() <= expected
+        if not any(n < 100 and n not in settled and n not in log for n in range(fresh)):
+            assert positions.handled() == expected
