@@ -26,6 +26,7 @@
     │   ├── BufferFull             the bound of a buffer is reached
     │   ├── RetentionFull          the topic rejects records until some are consumed
     │   ├── RateLimited            too many calls in too short a time
+    │   ├── LoadShed               the pressure is so high that the message was refused
     │   ├── CircuitOpen            the handler fails so often that it is not called for a while
     │   └── DeadlineExceeded       the wait was longer than its deadline; the outcome is unknown
     ├── HandlerError               the fault of a handler, or of who decides about a command
@@ -164,6 +165,13 @@ class RetentionFull(BusyError):
 
 class RateLimited(BusyError):
     """Too many calls in too short a time. Fields: retry_after, in seconds."""
+
+
+class LoadShed(BusyError):
+    """The pressure is so high that the message was refused. Nothing was queued.
+
+    Fields: code (``SHED_LOAD``), retry_after in seconds, level, topic or subsystem.
+    """
 
 
 class CircuitOpen(BusyError):
