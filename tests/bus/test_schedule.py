@@ -729,6 +729,44 @@ async def test_a_full_lane_leaves_nothing_behind_when_the_bus_stops(clock, journ
     assert sorted(seen.numbers) == list(range(10))
 
 
+@pytest.mark.acceptance(141)
+async def test_what_was_missed_waits_for_a_handler_that_comes_after_the_start(
+    clock, seen, journals
+):
+    bus = make_bus(clock, seen, log=journals)
+    await bus.start()
+    await bus.schedule.after(Tick(1), 5)
+    await bus.schedule.every(Tick(2), 5)
+    await bus.stop()
+    clock.advance(7)
+    async with MessageBus(system=System(clock=clock), log=journals) as bus:
+        await bus.settle()
+        await passes(clock, bus, 60)
+        statistics = bus.schedule.statistics()
+        assert (statistics.held, statistics.fired) == (2, 0)
+    async with MessageBus(system=System(clock=clock), log=journals) as bus:
+        await bus.settle()
+        bus.subscribe(Other, seen)
+        assert bus.schedule.statistics().held == 2
+        bus.subscribe(Tick, seen)
+        await bus.settle()
+        assert seen.numbers == [1, 2, 2], "the recurring one, and what it missed since then"
+        assert bus.schedule.statistics().held == 0
+        await passes(clock, bus, 5)
+        assert seen.numbers == [1, 2, 2, 2]
+
+
+async def test_a_record_of_the_journal_that_is_none_keeps_no_bus_from_starting(
+    clock, seen, journals, caplog
+):
+    journals.held["bus.schedule"] = {"s/x": b"no record", "f/y": b""}
+    async with make_bus(clock, seen, log=journals) as bus:
+        await bus.settle()
+        assert bus.schedule.statistics().unreadable == 2
+    assert len(journals.held["bus.schedule"]) == 2
+    assert "stays in the journal" in caplog.text
+
+
 async def test_two_buses_on_one_log_need_names(clock, seen, journals):
     async with make_bus(clock, seen, log=journals):
         with pytest.raises(SubscriberBusy, match="its own name"):

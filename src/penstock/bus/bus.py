@@ -254,6 +254,7 @@ class MessageBus:
         self._prepare(handler)
         self._registry.add(handler)
         self._know(target)
+        self.schedule.handlers_changed()
         self.history.handlers_changed()
         return handler
 

@@ -15,22 +15,23 @@ import msgspec
 from penstock.bus.agenda import Agenda, Entry
 from penstock.bus.delivery import Outcome, delivery_of
 from penstock.bus.encoding import MessageCodec
-from penstock.bus.handover import Handover
+from penstock.bus.handover import Handed, Handover
 from penstock.bus.intake import Intake
 from penstock.bus.keeper import Keeper
-from penstock.bus.recurrence import Cron, Every, Missed
+from penstock.bus.recurrence import Missed
+from penstock.bus.schedule_records import StoredFiring, load_entry, load_firing, store
 from penstock.bus.timers import PendingCall, Timers
 from penstock.errors import InvalidMessage
 from penstock.messages import Envelope
 
 logger = logging.getLogger("penstock.bus")
 
-SCHEDULE_HEADER = "penstock-schedule"
+SCHEDULE_HEADER = "x-penstock-schedule"
 """On a scheduled event: the id of its schedule."""
-DUE_HEADER = "penstock-due"
+DUE_HEADER = "x-penstock-due"
 """On a scheduled event: when it was due, in milliseconds since 1970."""
-AGAIN_HEADER = "penstock-again"
-"""On a scheduled event that fired before a restart and may have been handled in part."""
+AGAIN_HEADER = "x-penstock-redelivery"
+"""On an event that fired before a restart, and may have been handled in part then."""
 
 ROUND_EVENTS = 1_000
 ROUND_BYTES = 4 * 1024 * 1024
@@ -39,32 +40,6 @@ MISSED_SECONDS = 5.0
 """An event that is later than this was missed."""
 RETRY_SECONDS = 1.0
 RETRY_SECONDS_MAX = 60.0
-
-
-class StoredEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A scheduled event in the journal."""
-
-    envelope: bytes
-    due_ms: int
-    every_ms: int | None = None
-    cron: str | None = None
-    timezone: str = "UTC"
-    passing: bool = False
-    """Whether it waits for time to pass, and not for a time of the wall clock."""
-    missed: Missed = Missed.FIRE_ONCE
-    fired: int = 0
-
-
-class StoredFiring(msgspec.Struct, frozen=True):
-    """An event in the journal that has fired and is not handled yet."""
-
-    envelope: bytes
-    schedule: str
-    due_ms: int
-
-
-_entry = msgspec.msgpack.Decoder(StoredEntry).decode
-_firing = msgspec.msgpack.Decoder(StoredFiring).decode
 
 
 class Firing(NamedTuple):
@@ -101,6 +76,8 @@ class Firer:
         self.handover = Handover(intake, self._wake_idle)
         self.entries: dict[str, Entry] = {}
         """What is pending, by id."""
+        self.held: list[tuple[Envelope, Handed]] = []
+        """Fired, but nobody listens yet: handlers are often registered after the start."""
         self.fired = self.late = self.skipped = self.unreadable = 0
         self._before: list[tuple[str, StoredFiring]] = []
         """Fired before a restart, and not handled."""
@@ -118,13 +95,23 @@ class Firer:
     def load(self, held: Mapping[str, bytes]) -> None:
         """Take over what the journal holds. It fires from the next turn of the loop on."""
         for key, value in held.items():
-            kind, _, name = key.partition("/")
-            if kind == "s":
-                self.entries[name] = entry = self._load_entry(name, _entry(value))
-                self.agenda.add(entry)
-            else:
-                self._before.append((name, _firing(value)))
+            try:
+                self._load(key, value)
+            except msgspec.MsgspecError as error:
+                self._cannot_read(key, error)
+        for _, stored in self._before:
+            if stored.schedule in self.entries:
+                # It recurs, and goes on when what has fired is in its lane.
+                self.agenda.remove(self.entries[stored.schedule])
         self.arm()
+
+    def _load(self, key: str, value: bytes) -> None:
+        kind, _, name = key.partition("/")
+        if kind == "s":
+            entry = self.entries[name] = load_entry(name, value, self._clock)
+            self.agenda.add(entry)
+        else:
+            self._before.append((name, load_firing(value)))
 
     def pause(self) -> None:
         """Fire nothing more."""
@@ -286,11 +273,13 @@ class Firer:
         before, self._before = self._before, []
         for name, stored in before:
             envelope = self._decode(name, stored.envelope)
+            entry = self.entries.get(stored.schedule)
             if envelope is not None:
-                due_ms, sealed = stored.due_ms, stored.envelope
                 self._give(
-                    Firing(name, stored.schedule, due_ms, envelope, sealed, None, again=True)
+                    Firing(name, stored.schedule, stored.due_ms, envelope, None, entry, True)
                 )
+            elif entry is not None:
+                self.agenda.add(entry)
 
     def _give(self, firing: Firing) -> None:
         planned = firing.envelope
@@ -307,7 +296,28 @@ class Firer:
         envelope.given_id = firing.id
         envelope.causation_id = planned.causation_id or firing.schedule
         delivery_of(envelope).on_outcome = partial(self._settled, firing.id)
-        self.handover.give(envelope, partial(self._handed, firing.entry))
+        handed = partial(self._handed, firing.entry)
+        if self._keeper.durable and not self._is_wanted(envelope):
+            self.held.append((envelope, handed))
+        else:
+            self.handover.give(envelope, handed)
+
+    def handlers_changed(self) -> None:
+        """Hand over what somebody listens to now."""
+        if self.held:
+            Context().run(self._give_held)
+
+    def _give_held(self) -> None:
+        held, self.held = self.held, []
+        for envelope, handed in held:
+            if self._is_wanted(envelope):
+                self.handover.give(envelope, handed)
+            else:
+                self.held.append((envelope, handed))
+
+    def _is_wanted(self, envelope: Envelope) -> bool:
+        kind = type(envelope.message)
+        return bool(self._intake.dispatch.registry.plan(kind, envelope.session).handlers)
 
     def _handed(self, entry: Entry | None) -> None:
         self.fired += 1
@@ -330,43 +340,9 @@ class Firer:
         try:
             return self._codec.decode_envelope(sealed)
         except InvalidMessage as error:
-            self.unreadable += 1
-            logger.error("the scheduled event %s stays in the journal: %s", name, error)  # noqa: TRY400
+            self._cannot_read(name, error)
             return None
 
-    def _load_entry(self, name: str, stored: StoredEntry) -> Entry:
-        now_ms = self._clock.time_ms()
-        due_at = self._clock.monotonic() + (stored.due_ms - now_ms) / 1000
-        return Entry(
-            name,
-            stored.due_ms,
-            due_at if stored.passing else None,
-            recurrence=_recurrence(stored),
-            missed=stored.missed,
-            sealed=stored.envelope,
-            fired=stored.fired,
-            was_down=stored.due_ms < now_ms,
-        )
-
-
-def store(entry: Entry) -> bytes:
-    """An entry as bytes."""
-    recurrence = entry.recurrence
-    assert entry.sealed is not None
-    stored = StoredEntry(
-        entry.sealed,
-        entry.due_ms,
-        every_ms=recurrence.interval_ms if isinstance(recurrence, Every) else None,
-        cron=recurrence.line if isinstance(recurrence, Cron) else None,
-        timezone=recurrence.timezone if isinstance(recurrence, Cron) else "UTC",
-        passing=entry.due_at is not None,
-        missed=entry.missed,
-        fired=entry.fired,
-    )
-    return msgspec.msgpack.encode(stored)
-
-
-def _recurrence(stored: StoredEntry) -> Every | Cron | None:
-    if stored.every_ms is not None:
-        return Every(stored.every_ms)
-    return None if stored.cron is None else Cron(stored.cron, stored.timezone)
+    def _cannot_read(self, name: str, error: Exception) -> None:
+        self.unreadable += 1
+        logger.error("the scheduled event %s stays in the journal: %s", name, error)

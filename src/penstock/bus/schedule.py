@@ -7,7 +7,7 @@ adds the firing under an id of its own. So a time fires exactly once, whatever h
 event is queued, and its handlers run. When they are done with it, that is recorded too.
 
 If the process dies in between, the event is queued again at the next start, with the same
-envelope id and the header ``penstock-again``: handlers run at least once, and again only when the
+envelope id and the header ``x-penstock-redelivery``: handlers run at least once, and again only when the
 process died while they ran or before their end was on disk. A handler whose effect must happen
 once keeps the envelope's id with its effect. A handler that fails is done with the event, as with
 any other event: retries and dead letters are the bus's.
@@ -25,11 +25,12 @@ from typing import Any
 
 from penstock.bus.agenda import Entry
 from penstock.bus.encoding import MessageCodec
-from penstock.bus.firing import Firer, store
+from penstock.bus.firing import Firer
 from penstock.bus.intake import Intake
 from penstock.bus.journal import JournalLog
 from penstock.bus.keeper import Keeper
 from penstock.bus.recurrence import INTERVAL_SECONDS_MAX, Missed, Recurrence, cron, every
+from penstock.bus.schedule_records import store
 from penstock.bus.timers import Timers
 from penstock.errors import BufferFull, InvalidMessage, InvalidOption, NotPending, RecordTooLarge
 from penstock.messages import DEFAULT_SESSION, Command, Event, Priority, check_type
@@ -47,6 +48,8 @@ class ScheduleStatistics:
     """Events that are scheduled."""
     waiting: int
     """Events that have fired, and wait for room in their lane."""
+    held: int
+    """Events that have fired, and wait for somebody who listens to them."""
     fired: int
     late: int
     """Times that were missed: the bus was down, the machine slept, or the loop was busy."""
@@ -110,8 +113,8 @@ class Schedule:
     when its lane is full, it is queued as soon as there is room, and a recurring one does not fire
     again before that. At most 500,000 events are pending; then BufferFull.
 
-    On a bus with a log, register handlers and start the bus in one go: what was missed fires when
-    the loop has its next turn, and an event without a handler is lost as any other.
+    On a bus with a log, an event that fires while nobody listens to it waits for a handler: those
+    are often registered after the start. Without a log it is unhandled, as any other.
     """
 
     def __init__(
@@ -250,6 +253,7 @@ class Schedule:
         return ScheduleStatistics(
             pending=len(firer.entries),
             waiting=len(firer.handover),
+            held=len(firer.held),
             fired=firer.fired,
             late=firer.late,
             skipped=firer.skipped,
@@ -288,6 +292,10 @@ class Schedule:
         """Record what was handled, and let another bus have the journal."""
         self.pause()
         await self._keeper.close()
+
+    def handlers_changed(self) -> None:
+        """Somebody listens to more than before."""
+        self._firer.handlers_changed()
 
     @property
     def busy(self) -> bool:
@@ -338,7 +346,7 @@ class Schedule:
 
     async def _add(self, entry: Entry) -> ScheduledEvent:
         firer = self._firer
-        if len(firer.entries) + len(firer.handover) >= PENDING_MAX:
+        if len(firer.entries) + len(firer.handover) + len(firer.held) >= PENDING_MAX:
             raise BufferFull(f"{PENDING_MAX} events are scheduled, which is the limit")
         firer.entries[entry.id] = entry
         try:
