@@ -360,6 +360,44 @@ class ThreadWorker:
         return max(0.0, self._delayed[0][0] - time.monotonic()) if self._delayed else None
 
 
+MEMORY_INFO = "/proc/meminfo"
+CGROUP = "/sys/fs/cgroup"
+
+
+def os_memory_bytes(memory_info: str = MEMORY_INFO, cgroup: str = CGROUP) -> int:
+    """Bytes of memory that this process could still take without swapping; an estimate.
+
+    The least of what the kernel says is available and what the limit of the process's control group
+    (a container) leaves, as far as they can be read.
+    """
+    found = [_memory_available(memory_info), _memory_left(cgroup)]
+    known = [size for size in found if size is not None]
+    if known:
+        return max(0, min(known))
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _memory_available(path: str) -> int | None:
+    for line in _text_of(path).splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1_024
+    return None
+
+
+def _memory_left(cgroup: str) -> int | None:
+    most, used = (_text_of(f"{cgroup}/memory.{name}").strip() for name in ("max", "current"))
+    return int(most) - int(used) if most.isdigit() and used.isdigit() else None
+
+
+def _text_of(path: str) -> str:
+    """The text of a small file of the kernel, empty when it is not there."""
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
 @dataclass(frozen=True)
 class System:
     """Everything outside the process that the log touches; pass another one to test."""
@@ -368,3 +406,5 @@ class System:
     clock: Clock = field(default_factory=OsClock)
     random: random.Random = field(default_factory=random.SystemRandom)
     worker: Callable[[str], Worker] = ThreadWorker
+    memory_bytes: Callable[[], int] = os_memory_bytes
+    """Bytes of memory that could still be taken."""
