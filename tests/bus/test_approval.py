@@ -514,6 +514,27 @@ async def test_an_approval_is_on_disk_before_the_handler_runs(clock, journals):
         assert len(refunded) == 1
 
 
+async def test_what_waits_is_listed_as_soon_as_the_bus_is_started(clock, refunded, journals):
+    bus = await restarted(clock, refunded, journals)
+    _, shown = await request(bus)
+    await bus.stop()
+    async with make_bus(clock, refunded, log=journals) as bus:
+        assert bus.approvals.pending() == [shown]
+
+
+async def test_a_decision_while_the_bus_stops_counts_after_the_restart(clock, refunded, journals):
+    bus = await restarted(clock, refunded, journals)
+    task, shown = await request(bus)
+    deciding = asyncio.ensure_future(bus.approvals.approve(shown.id, by="ann"))
+    await asyncio.sleep(0)
+    await bus.stop()
+    await deciding
+    assert isinstance((await task).error, Closed)
+    assert refunded == []
+    async with await restarted(clock, refunded, journals):
+        assert refunded == [(Refund("o-1"), shown.id)]
+
+
 async def test_a_withdrawn_approval_is_gone_after_a_restart(clock, refunded, journals):
     async with await restarted(clock, refunded, journals) as bus:
         task, _ = await request(bus)
@@ -576,9 +597,17 @@ async def test_an_approved_command_without_a_handler_waits_for_one(clock, refund
         await settled()
         await bus.approvals.approve(shown.id, by="ann")
         await settled()
-        assert bus.approvals.results()[0].result.code is Code.NO_HANDLER
-    async with await restarted(clock, refunded, journals):
-        assert len(refunded) == 1
+        assert bus.approvals.results() == []
+    async with MessageBus(system=System(clock=clock), log=journals) as bus:
+        await settled()
+
+        @bus.handles(Refund)
+        async def refund(command):
+            refunded.append(command)
+
+        await settled()
+        assert refunded == [Refund("o-1")]
+    assert journals.held["bus.approvals"] == {}
 
 
 async def test_a_command_that_does_not_decode_stays_in_the_journal(

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextvars import Context
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from inspect import isawaitable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,30 +19,38 @@ from penstock.bus.approval import (
     ApprovalResult,
     ApprovalStatistics,
     DecidedCallback,
-    Decision,
     PendingApproval,
-    Policy,
     RequestedCallback,
     Verdict,
 )
+from penstock.bus.approval_records import (
+    Decided,
+    Request,
+    StoredApproval,
+    answer,
+    load,
+    not_pending,
+    raise_unless_approved,
+    show,
+    store,
+)
 from penstock.bus.commands import Commands
 from penstock.bus.encoding import MessageCodec
+from penstock.bus.handlers import Handler
 from penstock.bus.intake import Intake
 from penstock.bus.journal import JournalLog
 from penstock.bus.keeper import Keeper
-from penstock.bus.timers import PendingCall, Timers
+from penstock.bus.policies import Policies
+from penstock.bus.timers import Timers
 from penstock.errors import (
     ApprovalDenied,
     ApprovalExpired,
     BufferFull,
     Closed,
-    DeadlineExceeded,
-    InvalidDecision,
     InvalidMessage,
-    NotPending,
     PenstockError,
 )
-from penstock.messages import Code, Command, CommandResult, Envelope, Event
+from penstock.messages import Command, CommandResult, Envelope, Event
 
 logger = logging.getLogger("penstock.bus")
 
@@ -52,41 +58,6 @@ PENDING_MAX = 10_000
 RESULTS_MAX = 1_000
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class StoredApproval(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A command in the journal that waits for its approval, or has it and is not done."""
-
-    envelope: bytes
-    requested_ms: int
-    expires_ms: int
-    timeout: float
-    approved_by: str | None = None
-
-
-_stored = msgspec.msgpack.Decoder(StoredApproval).decode
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """A command that waits."""
-
-    shown: PendingApproval
-    envelope: Envelope
-    timeout: float
-    sealed: bytes = b""
-    caller: asyncio.Future[None] | None = None
-    """Who waits; None after a restart."""
-    timer: PendingCall | None = None
-    deciding: bool = False
-
-
-class Verdicts(NamedTuple):
-    """What is done at a decision."""
-
-    verdict: Verdict
-    by: str | None = None
-    reason: str = ""
 
 
 class Approvals:
@@ -112,12 +83,16 @@ class Approvals:
         self._requests: dict[str, Request] = {}
         self._cleared: set[str] = set()
         """Approved commands that run without a caller."""
-        self._policies: list[Policy] = []
+        self._policies = Policies(timers)
         self._on_requested: list[RequestedCallback] = []
         self._on_decided: list[DecidedCallback] = []
         self._results: deque[ApprovalResult] = deque(maxlen=RESULTS_MAX)
         self._counts: Counter[Verdict] = Counter()
         self._unreadable = 0
+        self._deciding: set[asyncio.Task[None]] = set()
+        self._approved: list[Request] = []
+        """Approved, without a caller, and nobody handles them yet."""
+        self._paused = False
 
     # Looking and deciding
 
@@ -130,11 +105,11 @@ class Approvals:
 
         On disk before the handler is called. Cancelled, it is decided all the same.
         """
-        await self._decide(name, Verdicts(Verdict.APPROVED, by))
+        await self._decide(name, Decided(Verdict.APPROVED, by))
 
     async def deny(self, name: str, *, by: str, reason: str = "") -> None:
         """Do not let the command run; NotPending when it is decided, expired or withdrawn."""
-        await self._decide(name, Verdicts(Verdict.DENIED, by, reason))
+        await self._decide(name, Decided(Verdict.DENIED, by, reason))
 
     def policy(self, function: Function) -> Function:
         """Ask this function first; the first policy that decides counts. Also as a decorator.
@@ -143,7 +118,7 @@ class Approvals:
         to a human; it may be async. If it raises, or returns anything else (InvalidDecision), the
         command ends with that error and does not run.
         """
-        self._policies.append(function)
+        self._policies.add(function)
         return function
 
     def on_requested(self, callback: Function) -> Function:
@@ -180,26 +155,28 @@ class Approvals:
         self._codec.register(Event)
         self._codec.register(Command)
         held = await self._keeper.open()
-        # When the program has registered its handlers and callbacks, in its next lines.
-        asyncio.get_running_loop().call_soon(self._resume, held, context=Context())
+        for key, value in held.items():
+            self._load(key.removeprefix("a/"), value)
 
     def pause(self) -> None:
         """Let the callers go: the bus stops. What is in the journal stays there."""
+        self._paused = True
         for request in self._requests.values():
             self._stop_timer(request)
-            _answer(request, Closed("the bus stopped before the command was approved"))
+            answer(request, Closed("the bus stopped before the command was approved"))
         self._requests.clear()
 
     async def close(self) -> None:
         """Let another bus have the journal."""
         self.pause()
+        await asyncio.gather(*self._deciding, return_exceptions=True)
         await self._keeper.close()
 
     async def gate(
         self, envelope: Envelope, timeout: float, run: Callable[[], Awaitable[Any]]
     ) -> Any:
         """Run a command when it may; raises ApprovalDenied or ApprovalExpired."""
-        handler = self._commands.registry.command(type(envelope.message), envelope.session)
+        handler = self._handler(envelope)
         approval = None if handler is None else handler.options.get("approval")
         if approval is None or envelope.id in self._cleared:
             return await run()
@@ -215,12 +192,12 @@ class Approvals:
     async def _ask(self, envelope: Envelope, approval: Approval, timeout: float) -> bool:
         """Return when the command is approved; whether that was left to a human."""
         now = self._timers.clock.time_ms()
-        shown = _shown(envelope, now, now + round(approval.expires * 1000))
+        shown = show(envelope, now, now + round(approval.expires * 1000))
         due = self._timers.clock.monotonic() + approval.expires
-        verdict = await self._ask_policies(shown, approval.expires)
+        verdict = await self._policies.ask(shown, approval.expires)
         if verdict is not None:
             self._count(shown, verdict)
-            _raise_unless_approved(shown, verdict)
+            raise_unless_approved(shown, verdict)
             return False
         if len(self._requests) >= PENDING_MAX:
             raise BufferFull(f"{PENDING_MAX} commands wait for approval, which is the limit")
@@ -229,34 +206,6 @@ class Approvals:
         await self._wait(request, due - self._timers.clock.monotonic())
         return True
 
-    async def _ask_policies(self, shown: PendingApproval, seconds: float) -> Verdicts | None:
-        if not self._policies:
-            return None
-        try:
-            async with self._timers.deadline(seconds, "ask the approval policies"):
-                return await self._first_answer(shown)
-        except DeadlineExceeded:
-            return Verdicts(Verdict.EXPIRED)
-
-    async def _first_answer(self, shown: PendingApproval) -> Verdicts | None:
-        for policy in self._policies:
-            answer: Any = policy(shown)
-            if isawaitable(answer):
-                answer = await answer
-            name = getattr(policy, "__qualname__", repr(policy))
-            if answer is Decision.APPROVE:
-                return Verdicts(Verdict.APPROVED, name)
-            if answer is Decision.DENY:
-                return Verdicts(Verdict.DENIED, name, "the policy says no")
-            if answer is not None:
-                raise InvalidDecision(
-                    f"policy {name} answered {answer!r}: return Decision.APPROVE, Decision.DENY, "
-                    "or None when a human decides",
-                    policy=name,
-                    answer=answer,
-                )
-        return None
-
     async def _wait(self, request: Request, seconds: float) -> None:
         name = request.shown.id
         self._requests[name] = request
@@ -264,7 +213,7 @@ class Approvals:
         try:
             if self._keeper.durable:
                 request.sealed = self._codec.encode_envelope(request.envelope)
-                await self._keeper.write({f"a/{name}": _store(request)})
+                await self._keeper.write({f"a/{name}": store(request)})
             if self._requests.get(name) is request:  # nobody was faster than the disk
                 self._start_timer(request, seconds)
                 self._call_back(self._on_requested, request.shown)
@@ -279,25 +228,27 @@ class Approvals:
         """The caller is gone, or the journal did not take it: it never runs."""
         self._forget(request)
         self._keeper.post({f"a/{request.shown.id}": None})
-        self._count(request.shown, Verdicts(Verdict.WITHDRAWN))
+        self._count(request.shown, Decided(Verdict.WITHDRAWN))
 
     # Deciding
 
-    async def _decide(self, name: str, verdict: Verdicts) -> None:
+    async def _decide(self, name: str, verdict: Decided) -> None:
         request = self._requests.get(name)
         if request is None or request.deciding:
-            raise _not_pending(name)
+            raise not_pending(name)
         request.deciding = True
         # By a task, so that what is on disk and what is in memory stay together.
-        deciding = self._intake.dispatch.spawn(self._record(request, verdict))
+        deciding = asyncio.ensure_future(self._record(request, verdict))
+        self._deciding.add(deciding)
+        deciding.add_done_callback(self._deciding.discard)
         await asyncio.shield(deciding)
 
-    async def _record(self, request: Request, verdict: Verdicts) -> None:
+    async def _record(self, request: Request, verdict: Decided) -> None:
         name = request.shown.id
         approved_by = verdict.by if verdict.verdict is Verdict.APPROVED else None
         change = None
         if approved_by is not None and self._keeper.durable:
-            change = _store(request, approved_by)
+            change = store(request, approved_by)
         try:
             await self._keeper.write({f"a/{name}": change})
         except BaseException:
@@ -305,52 +256,54 @@ class Approvals:
             if request.timer is not None and request.timer.callback is None:
                 self._expire(request)  # its time came while it was being decided
             raise
-        if self._requests.get(name) is not request:
-            raise _not_pending(name)
-        self._finish(request, verdict)
+        if self._requests.get(name) is request:
+            self._finish(request, verdict)
+        elif not (self._paused and self._keeper.durable):
+            raise not_pending(name)
 
     def _expire(self, request: Request) -> None:
-        if not request.deciding:
+        if not request.deciding and not self._paused:
             self._keeper.post({f"a/{request.shown.id}": None})
-            self._finish(request, Verdicts(Verdict.EXPIRED))
+            self._finish(request, Decided(Verdict.EXPIRED))
 
-    def _finish(self, request: Request, verdict: Verdicts) -> None:
+    def _finish(self, request: Request, verdict: Decided) -> None:
         self._forget(request)
         self._count(request.shown, verdict)
         if request.caller is not None:
             try:
-                _raise_unless_approved(request.shown, verdict)
+                raise_unless_approved(request.shown, verdict)
             except PenstockError as error:
-                _answer(request, error)
+                answer(request, error)
             else:
-                _answer(request, None)
+                answer(request, None)
         elif verdict.verdict is Verdict.APPROVED:
-            self._intake.dispatch.spawn(self._run_alone(request))
+            self._approved.append(request)
+            self.handlers_changed()
 
     def _forget(self, request: Request) -> None:
         self._stop_timer(request)
         if self._requests.get(request.shown.id) is request:
             del self._requests[request.shown.id]
 
-    def _count(self, shown: PendingApproval, verdict: Verdicts) -> None:
+    def _count(self, shown: PendingApproval, verdict: Decided) -> None:
         self._counts[verdict.verdict] += 1
         logger.info("approval %s of %s: %s", shown.id, type(shown.command).__name__, verdict)
         self._call_back(self._on_decided, ApprovalOutcome(shown, *verdict))
 
     # After a restart
 
-    def _resume(self, held: Mapping[str, bytes]) -> None:
-        for key, value in held.items():
-            stored = _stored(value)
-            try:
-                planned = self._codec.decode_envelope(stored.envelope)
-            except InvalidMessage as error:
-                self._unreadable += 1
-                logger.error("a command stays in the journal: %s", error)  # noqa: TRY400
-            else:
-                self._resume_one(key.removeprefix("a/"), planned, stored)
+    def _load(self, name: str, value: bytes) -> None:
+        try:
+            stored = load(value)
+            planned = self._codec.decode_envelope(stored.envelope)
+        except (InvalidMessage, msgspec.MsgspecError) as error:
+            self._unreadable += 1
+            logger.error("command %s stays in the journal: %s", name, error)  # noqa: TRY400
+        else:
+            # A later start of the bus is no handler's doing.
+            Context().run(self._resume, name, planned, stored)
 
-    def _resume_one(self, name: str, planned: Envelope, stored: StoredApproval) -> None:
+    def _resume(self, name: str, planned: Envelope, stored: StoredApproval) -> None:
         envelope = self._intake.enclose(
             planned.message,
             planned.session,
@@ -359,17 +312,31 @@ class Approvals:
             planned.correlation_id,
         )
         envelope.given_id, envelope.causation_id = name, planned.causation_id
-        shown = _shown(envelope, stored.requested_ms, stored.expires_ms)
+        shown = show(envelope, stored.requested_ms, stored.expires_ms)
         request = Request(shown, envelope, stored.timeout, stored.envelope)
+        soon = asyncio.get_running_loop().call_soon
         if stored.approved_by is not None:
-            self._intake.dispatch.spawn(self._run_alone(request))
+            self._approved.append(request)
+            soon(self.handlers_changed, context=Context())
             return
         self._requests[name] = request
         left_ms = stored.expires_ms - self._timers.clock.time_ms()
-        if left_ms <= 0:
-            self._expire(request)
-        else:
+        if left_ms > 0:
             self._start_timer(request, left_ms / 1000)
+        else:
+            soon(self._expire, request, context=Context())  # its callbacks are about to be set
+
+    def handlers_changed(self) -> None:
+        """Run approved commands that have no caller, if somebody handles them now."""
+        approved, self._approved = self._approved, []
+        for request in approved:
+            if self._paused or self._handler(request.envelope) is None:
+                self._approved.append(request)
+            else:
+                self._intake.dispatch.spawn(self._run_alone(request))
+
+    def _handler(self, envelope: Envelope) -> Handler | None:
+        return self._commands.registry.command(type(envelope.message), envelope.session)
 
     async def _run_alone(self, request: Request) -> None:
         """Run an approved command whose caller is gone."""
@@ -380,8 +347,7 @@ class Approvals:
         finally:
             self._cleared.discard(name)
         self._keep(ApprovalResult(request.shown, result))
-        if result.code is not Code.NO_HANDLER:  # a program that has one may come
-            self._keeper.post({f"a/{name}": None})
+        self._keeper.post({f"a/{name}": None})
 
     def _keep(self, ended: ApprovalResult) -> None:
         self._results.append(ended)
@@ -420,59 +386,3 @@ async def _awaited(result: Awaitable[Any]) -> None:
         await result
     except Exception:
         logger.exception("a callback of the approvals failed")
-
-
-def _answer(request: Request, error: PenstockError | None) -> None:
-    caller = request.caller
-    if caller is None or caller.done():
-        return
-    if error is None:
-        caller.set_result(None)
-    else:
-        caller.set_exception(error)
-
-
-def _raise_unless_approved(shown: PendingApproval, verdict: Verdicts) -> None:
-    if verdict.verdict is Verdict.DENIED:
-        raise ApprovalDenied(
-            f"{verdict.by} did not approve {shown.id}: {verdict.reason or 'no reason given'}",
-            approval_id=shown.id,
-            reason=verdict.reason,
-            decided_by=verdict.by,
-        )
-    if verdict.verdict is Verdict.EXPIRED:
-        raise ApprovalExpired(
-            f"nobody approved {shown.id} before {shown.expires.isoformat()}", approval_id=shown.id
-        )
-
-
-def _not_pending(name: str) -> NotPending:
-    return NotPending(f"approval {name} is decided, expired or withdrawn", id=name)
-
-
-def _store(request: Request, approved_by: str | None = None) -> bytes:
-    shown = request.shown
-    stored = StoredApproval(
-        request.sealed,
-        round(shown.requested.timestamp() * 1000),
-        round(shown.expires.timestamp() * 1000),
-        request.timeout,
-        approved_by,
-    )
-    return msgspec.msgpack.encode(stored)
-
-
-def _shown(envelope: Envelope, requested_ms: int, expires_ms: int) -> PendingApproval:
-    return PendingApproval(
-        id=envelope.id,
-        command=envelope.message,
-        requested=_time(requested_ms),
-        expires=_time(expires_ms),
-        session=envelope.session,
-        headers=envelope.headers,
-        correlation_id=envelope.correlation,
-    )
-
-
-def _time(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds)

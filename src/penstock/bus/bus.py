@@ -288,6 +288,7 @@ class MessageBus:
         handler = Handler(function, kind, name=name, session=session, options=options)
         self._prepare(handler)
         self._registry.add_command(handler)
+        self.approvals.handlers_changed()
         self._know(kind)
         return handler
 

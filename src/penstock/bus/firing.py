@@ -21,7 +21,7 @@ from penstock.bus.keeper import Keeper
 from penstock.bus.recurrence import Missed
 from penstock.bus.schedule_records import StoredFiring, load_entry, load_firing, store
 from penstock.bus.timers import PendingCall, Timers
-from penstock.errors import InvalidMessage
+from penstock.errors import InvalidMessage, PenstockError
 from penstock.messages import Envelope
 
 logger = logging.getLogger("penstock.bus")
@@ -209,22 +209,25 @@ class Firer:
             entry = self.agenda.take_due()
             if entry is None:
                 break
-            self._take_entry(entry, due)
+            try:
+                self._take_entry(entry, due)
+            except PenstockError as error:  # such as a cron line without its extra
+                self._cannot_read(entry.id, error)
             size += len(entry.sealed or b"")
         return due
 
     def _take_entry(self, entry: Entry, due: Round) -> None:
         late = entry.was_down or self.agenda.late_ms(entry) > MISSED_SECONDS * 1000
         skips = late and entry.missed is Missed.SKIP
-        if not skips:
-            firing = self._fire_entry(entry)
-            if firing is None:
-                return  # it stays in the journal, for a program that can read it
+        firing = None if skips else self._fire_entry(entry)
+        if firing is None and not skips:
+            return  # it stays in the journal, for a program that can read it
+        self._move_on(entry, again=skips)
+        if firing is not None:
             due.firings.append(firing)
+        due.touched.append(entry)
         self.late += late
         self.skipped += skips
-        due.touched.append(entry)
-        self._move_on(entry, again=skips)
 
     def _fire_entry(self, entry: Entry) -> Firing | None:
         envelope = self.open(entry)

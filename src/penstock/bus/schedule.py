@@ -316,7 +316,8 @@ class Schedule:
         headers: Mapping[str, str] | None,
         recurrence: Recurrence | None = None,
     ) -> Entry:
-        if self._intake.refusal is not None:
+        nested = self._keeper.durable and self._intake.is_nested()
+        if self._intake.refusal is not None and not nested:
             raise self._intake.refusal.again()
         check_type(type(event))
         envelope = self._intake.enclose(event, session, priority, headers)
