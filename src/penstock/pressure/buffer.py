@@ -1,0 +1,149 @@
+"""A bounded queue whose producers wait for their turn, and so do its consumers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from penstock.bus.timers import Timers
+from penstock.errors import Closed, InvalidOption
+
+Item = TypeVar("Item")
+
+TAKE_TIMEOUT_SECONDS = 30.0
+
+
+class Turns:
+    """Who waits, first come first served. A turn that is given is kept for the one who got it.
+
+    Cancelled before its turn, one leaves the row. Cancelled at its turn, it passes it on.
+    """
+
+    __slots__ = ("_row", "given")
+
+    def __init__(self) -> None:
+        self._row: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self.given = 0
+        """Turns that were given and not used yet."""
+
+    def __len__(self) -> int:
+        """How many wait for a turn or have one."""
+        return len(self._row) + self.given
+
+    async def wait(self) -> None:
+        """Return when it is our turn."""
+        turn = asyncio.get_running_loop().create_future()
+        self._row[turn] = None
+        try:
+            await turn
+        except BaseException:
+            self._row.pop(turn, None)
+            if turn.done() and not turn.cancelled():
+                self.given -= 1
+                self.give(1)
+            raise
+        self.given -= 1
+
+    def give(self, count: int) -> None:
+        """Give turns to as many as wait, up to a count."""
+        while count > 0 and self._row:
+            turn, _ = self._row.popitem(last=False)
+            if not turn.done():
+                turn.set_result(None)
+                self.given += 1
+                count -= 1
+
+    def give_all(self) -> None:
+        """Give a turn to all who wait."""
+        self.give(len(self._row))
+
+
+class Buffer(Generic[Item]):
+    """Items in order. Belongs to one event loop.
+
+    ``limit`` tells from which depth on producers wait; it is the capacity, or less. ``put`` itself
+    never refuses: who calls it has decided before that there is room.
+    """
+
+    def __init__(
+        self, name: str, capacity: int, timers: Timers, limit: Callable[[], int] | None = None
+    ) -> None:
+        self.name = name
+        self.producers = Turns()
+        self.consumers = Turns()
+        self._items: deque[Item] = deque()
+        self._timers = timers
+        self._limit = limit
+        self._closed: Closed | None = None
+        self.capacity = checked_capacity(capacity)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def limit(self) -> int:
+        """The depth from which on producers wait."""
+        return self.capacity if self._limit is None else self._limit()
+
+    def is_crowded(self, *, has_turn: bool) -> bool:
+        """Whether a producer has to wait: there is no room, or others came before it."""
+        before = self.producers.given if has_turn else len(self.producers)
+        return len(self._items) + before >= self.limit
+
+    def put(self, item: Item) -> None:
+        """Append an item."""
+        self._items.append(item)
+        self.consumers.give(len(self._items) - self.consumers.given)
+
+    def drop_oldest(self) -> Item:
+        """Take the oldest out to make room."""
+        return self._items.popleft()
+
+    def take_nowait(self, limit: int = 1) -> list[Item]:
+        """Take up to so many of the oldest items; none when there are none."""
+        count = min(limit, len(self._items))
+        taken = [self._items.popleft() for _ in range(count)]
+        self.make_room()
+        return taken
+
+    async def take(self, limit: int = 1, timeout: float = TAKE_TIMEOUT_SECONDS) -> list[Item]:
+        """Take up to so many items, and wait for the first; DeadlineExceeded when none came.
+
+        Cancelled while it waits, nothing was taken.
+        """
+        if len(self._items) <= self.consumers.given:
+            await self._wait_for_items(timeout)
+        return self.take_nowait(max(1, min(limit, len(self._items) - self.consumers.given)))
+
+    async def _wait_for_items(self, timeout: float) -> None:
+        self.check_open()
+        async with self._timers.deadline(timeout, f"take from {self.name}"):
+            await self.consumers.wait()
+            while not self._items:
+                self.check_open()
+                await self.consumers.wait()
+
+    def make_room(self) -> None:
+        """Wake as many producers as there is room for."""
+        if self.producers:
+            self.producers.give(self.limit - len(self._items) - self.producers.given)
+
+    def check_open(self) -> None:
+        """Raise Closed when it is closed."""
+        if self._closed is not None:
+            raise self._closed.again()
+
+    def close(self) -> None:
+        """End all waits with Closed. What is inside can still be taken. Idempotent."""
+        self._closed = self._closed or Closed(f"{self.name} is closed")
+        self.producers.give_all()
+        self.consumers.give_all()
+
+
+def checked_capacity(capacity: int) -> int:
+    """Refuse a capacity that holds nothing."""
+    if capacity < 1:
+        raise InvalidOption(f"a capacity of {capacity}: use 1 or more", option="capacity")
+    return capacity

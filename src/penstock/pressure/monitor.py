@@ -1,0 +1,270 @@
+"""Finds the level of pressure by looking at depths that others keep anyway.
+
+No message is counted here, and no lock is taken: the monitor reads the depths of queues, rings and
+lags when it is asked, and that is every so many messages, by a timer while there is pressure, or
+when somebody wants to know.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from penstock.bus.failures import guarded
+from penstock.bus.timers import PendingCall, Timers
+from penstock.errors import InvalidOption
+from penstock.pressure.contracts import OnBackpressureChanged
+from penstock.pressure.readings import (
+    QUEUES,
+    Bottleneck,
+    PressureStatistics,
+    Reading,
+    StageStatistics,
+    fullest,
+    summed,
+)
+from penstock.pressure.states import (
+    CRITICAL,
+    NORMAL,
+    BackpressureState,
+    BackpressureStateChanged,
+    BackpressureThresholds,
+)
+from penstock.system import Clock
+
+logger = logging.getLogger("penstock.pressure")
+
+LOOKS_PER_CAPACITY = 128
+"""A monitor looks again before this part of the smallest stage's capacity can have filled."""
+STEP_MAX = 4_096
+"""Messages between two looks, at most."""
+INTERVAL_SECONDS = 0.1
+"""Between two looks of the timer, which runs only while there is pressure."""
+
+ReadDepths = Callable[[], Iterable[Reading]]
+"""Tells the depths of a stage. It is called often and must not wait."""
+
+
+class _Moment(NamedTuple):
+    monotonic: float
+    time_ms: int
+
+
+class PressureMonitor:
+    """The level of one subsystem, over all that was added to it.
+
+    Sources belong to stages, such as the queues of a bus and the lag of its log. Within a stage
+    depths and capacities are summed over all sources. The fullest stage makes the level, as one
+    that is empty does not help one that is full.
+
+    Belongs to one event loop. ``level`` and ``look_at`` may be read by any thread. Between two
+    looks the level is that of the last one.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        subsystem: str = "bus",
+        thresholds: BackpressureThresholds | None = None,
+        timers: Timers | None = None,
+        interval: float = INTERVAL_SECONDS,
+    ) -> None:
+        if not interval > 0:
+            raise InvalidOption(f"an interval of {interval} s: use more than 0", option="interval")
+        self.subsystem = subsystem
+        self.level = NORMAL
+        self.utilisation = 0.0
+        """The share of the capacity in use, of the fullest stage."""
+        self.look_at = 0
+        """The number of the message for which somebody has to look; 0 while there is pressure."""
+        self.transitions = 0
+        self._clock = clock
+        self._thresholds = thresholds or BackpressureThresholds()
+        self._timers = timers
+        self._interval = interval
+        self._alarm: PendingCall | None = None
+        self._sources: list[tuple[str, ReadDepths]] = []
+        self._broken: set[ReadDepths] = set()
+        self._stages: list[StageStatistics] = []
+        self._bottleneck: Bottleneck | None = None
+        self._due = 0
+        self._since = _Moment(clock.monotonic(), clock.time_ms())
+        self._seconds = dict.fromkeys(BackpressureState, 0.0)
+        self._callbacks: list[OnBackpressureChanged] = []
+        self._changes: deque[BackpressureStateChanged] = deque()
+        self._telling = False
+
+    # Sources and thresholds
+
+    def add(self, read: ReadDepths, *, stage: str = QUEUES) -> Callable[[], None]:
+        """Look at these depths too; returns what ends that.
+
+        What raises is logged once and counts as empty, until it does not raise any more.
+        """
+        entry = (stage, read)
+        self._sources.append(entry)
+        self._look_soon()
+        return lambda: self._remove(entry)
+
+    def _remove(self, entry: tuple[str, ReadDepths]) -> None:
+        if entry in self._sources:
+            self._sources.remove(entry)
+            self._broken.discard(entry[1])
+            self._look_soon()
+
+    @property
+    def thresholds(self) -> BackpressureThresholds:
+        """Where the levels begin. Those that are set count from the next look, which is at once."""
+        return self._thresholds
+
+    @thresholds.setter
+    def thresholds(self, thresholds: BackpressureThresholds) -> None:
+        self._thresholds = thresholds
+        self._look_soon()
+
+    def _look_soon(self) -> None:
+        self._due = self.look_at = 0
+
+    # Looking
+
+    def look(self, sequence: int) -> BackpressureState:
+        """Evaluate if it is the turn of this message; returns the level.
+
+        ``sequence`` counts the messages, as the bus does anyway. Callers that are in a hurry
+        compare ``sequence >= monitor.look_at`` first: that is the whole cost for most messages.
+        """
+        if sequence >= self._due or self.level >= CRITICAL:
+            self.evaluate()
+            self._due = sequence + self._step()
+        self.look_at = self._due if self.level is NORMAL else 0
+        return self.level
+
+    def evaluate(self) -> BackpressureState:
+        """Read all depths and find the level; a change is told before this returns."""
+        self._stages = summed((stage, self._read(read)) for stage, read in self._sources)
+        top = fullest(self._stages)
+        self.utilisation = top.utilisation if top is not None else 0.0
+        self._note_bottleneck(top)
+        level = self._thresholds.level(self.utilisation, self.level)
+        if level is not self.level:
+            self._change(level)
+        self._set_alarm()
+        return self.level
+
+    def _step(self) -> int:
+        capacity = min((one.capacity for one in self._stages if one.capacity), default=0)
+        return min(max(capacity // LOOKS_PER_CAPACITY, 1), STEP_MAX)
+
+    def _read(self, read: ReadDepths) -> list[Reading]:
+        try:
+            readings = list(read())
+        except Exception:
+            if read not in self._broken:
+                self._broken.add(read)
+                logger.exception("the depths of %s cannot be read", self.subsystem)
+            return []
+        self._broken.discard(read)
+        return readings
+
+    def _note_bottleneck(self, top: StageStatistics | None) -> None:
+        if top is None or not top.depth:
+            self._bottleneck = None
+            return
+        before = self._bottleneck
+        same = before is not None and before.stage == top.stage
+        since = before.since if before is not None and same else self._now()
+        self._bottleneck = Bottleneck(stage=top.stage, source=top.fullest, since=since)
+
+    def _set_alarm(self) -> None:
+        """Come back while there is pressure: when nobody publishes, nobody else would look."""
+        if self._timers is not None and self.level is not NORMAL and self._alarm is None:
+            self._alarm = self._timers.call_after(self._interval, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self.evaluate()
+
+    def close(self) -> None:
+        """Look no more by itself."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self._timers = None
+
+    # Changes
+
+    def on_change(self, callback: OnBackpressureChanged) -> Callable[[], None]:
+        """Call back on every change of the level, once; returns what ends that."""
+        wrapped: OnBackpressureChanged = guarded(callback)
+        self._callbacks.append(wrapped)
+        return lambda: self._callbacks.remove(wrapped) if wrapped in self._callbacks else None
+
+    def _change(self, level: BackpressureState) -> None:
+        change = BackpressureStateChanged(
+            previous=self.level,
+            current=level,
+            subsystem=self.subsystem,
+            time=self._now(),
+            utilisation=self.utilisation,
+            bottleneck=str(self._bottleneck or ""),
+        )
+        self._seconds[self.level] += self._clock.monotonic() - self._since.monotonic
+        self._since = _Moment(self._clock.monotonic(), self._clock.time_ms())
+        self.level = level
+        self.look_at = self._due if level is NORMAL else 0
+        self.transitions += 1
+        self._changes.append(change)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell in order: who is told may make us look again, and must not overtake the others."""
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            while self._changes:
+                change = self._changes.popleft()
+                logger.info("%s", describe(change))
+                for callback in tuple(self._callbacks):
+                    callback(change)
+        finally:
+            self._telling = False
+
+    def _now(self) -> datetime:
+        return utc(self._clock.time_ms())
+
+    def statistics(self) -> PressureStatistics:
+        """The figures of this moment; looks before."""
+        self.evaluate()
+        lasted = self._clock.monotonic() - self._since.monotonic
+        seconds = dict(self._seconds)
+        seconds[self.level] += lasted
+        return PressureStatistics(
+            subsystem=self.subsystem,
+            level=self.level,
+            since=utc(self._since.time_ms),
+            lasted=lasted,
+            utilisation=self.utilisation,
+            bottleneck=self._bottleneck,
+            stages=tuple(self._stages),
+            seconds=seconds,
+            transitions=self.transitions,
+            thresholds=self._thresholds,
+        )
+
+
+def utc(time_ms: int) -> datetime:
+    """A moment of the clock, as people read it."""
+    return datetime.fromtimestamp(time_ms / 1_000, tz=UTC)
+
+
+def describe(change: BackpressureStateChanged) -> str:
+    """A change of the level, in words."""
+    return (
+        f"the pressure of {change.subsystem} went from {change.previous.name} to "
+        f"{change.current.name} at {change.utilisation:.0%}; fullest: {change.bottleneck or 'none'}"
+    )

@@ -1,0 +1,121 @@
+"""Depths that were read, summed by stage, and the figures that explain a pressure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from penstock.pressure.states import BackpressureState, BackpressureThresholds
+
+QUEUES = "queues"
+"""The stage of what waits inside the process: queues of partitions, rings and what is behind them."""
+
+
+class Reading(NamedTuple):
+    """How full one queue, ring or lag is at this moment."""
+
+    source: str
+    depth: int
+    capacity: int
+
+    @property
+    def utilisation(self) -> float:
+        """The share in use; 0 for what has no bound."""
+        return self.depth / self.capacity if self.capacity > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StageStatistics:
+    """All sources of one stage together."""
+
+    stage: str
+    depth: int
+    capacity: int
+    sources: int
+    fullest: Reading
+    """The fullest source of the stage."""
+
+    @property
+    def utilisation(self) -> float:
+        """The share of the stage's capacity in use."""
+        return self.depth / self.capacity if self.capacity > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """Where it is fullest."""
+
+    stage: str
+    source: Reading
+    """The fullest source of that stage."""
+    since: datetime
+    """When this stage became the fullest, UTC."""
+
+    def __str__(self) -> str:
+        source = self.source
+        return f"{self.stage}: {source.source} holds {source.depth:,} of {source.capacity:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class PressureStatistics:
+    """The pressure of a subsystem, and what explains it."""
+
+    subsystem: str
+    level: BackpressureState
+    since: datetime
+    """When this level began, UTC."""
+    lasted: float
+    """Seconds that this level has lasted."""
+    utilisation: float
+    """The share of the capacity in use, of the fullest stage."""
+    bottleneck: Bottleneck | None
+    """None when everything is empty."""
+    stages: tuple[StageStatistics, ...]
+    seconds: Mapping[BackpressureState, float]
+    """How long each level lasted, all in all."""
+    transitions: int
+    thresholds: BackpressureThresholds
+
+    @property
+    def depth(self) -> int:
+        """What waits, over all stages."""
+        return sum(stage.depth for stage in self.stages)
+
+    @property
+    def capacity(self) -> int:
+        """What could wait, over all stages."""
+        return sum(stage.capacity for stage in self.stages)
+
+    def explain(self) -> str:
+        """The pressure in one sentence."""
+        where = f"; {self.bottleneck}" if self.bottleneck is not None else ""
+        return (
+            f"{self.subsystem} is {self.level.name} for {self.lasted:.1f} s "
+            f"({self.utilisation:.0%} full){where}"
+        )
+
+
+def summed(read: Iterable[tuple[str, list[Reading]]]) -> list[StageStatistics]:
+    """Depths and capacities by stage."""
+    stages: dict[str, list[Reading]] = {}
+    for stage, readings in read:
+        stages.setdefault(stage, []).extend(readings)
+    return [_stage(stage, readings) for stage, readings in stages.items() if readings]
+
+
+def fullest(stages: Iterable[StageStatistics]) -> StageStatistics | None:
+    """The stage with the largest share in use."""
+    return max(stages, key=lambda stage: stage.utilisation, default=None)
+
+
+def _stage(stage: str, readings: list[Reading]) -> StageStatistics:
+    bounded = [reading for reading in readings if reading.capacity > 0]
+    return StageStatistics(
+        stage=stage,
+        depth=sum(reading.depth for reading in bounded),
+        capacity=sum(reading.capacity for reading in bounded),
+        sources=len(readings),
+        fullest=max(bounded or readings, key=lambda reading: reading.utilisation),
+    )
