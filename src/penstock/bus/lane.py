@@ -104,6 +104,8 @@ class Lane:
         """Handle events until none is left."""
         handled = 0
         while (envelope := self._take()) is not None:
+            if self._room:
+                self.make_room()
             rest = self.dispatch.begin(envelope)
             if rest is not None:
                 await self._wait(envelope, rest)
@@ -122,11 +124,13 @@ class Lane:
         dispatch, registry = self.dispatch, self.dispatch.registry
         function, guard = handler.function, handler.guard
         handled, version = 0, registry.version
-        take, ready = self.queue.take, self._ready
-        while registry.version == version:
+        take, ready, room = self.queue.take, self._ready, self._room
+        while registry.version == version and self.running:
             envelope = self._take() if ready else take()
             if envelope is None:
                 break
+            if room:
+                self.make_room()
             if envelope.delivery is not None or envelope.session is not DEFAULT_SESSION:
                 rest = dispatch.begin(envelope)
                 if rest is not None:
@@ -166,7 +170,7 @@ class Lane:
 
     async def _wait(self, envelope: Envelope, rest: Awaitable[None]) -> None:
         """A handler waits: let another pump go on if the class allows, but not with its key."""
-        claimed = self.concurrency > 1 and self._key is not None and self._claim(envelope)
+        claimed = self._key is not None and self._claim(envelope)
         self.suspended += 1
         if self.has_work:
             self.wake()
