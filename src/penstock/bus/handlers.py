@@ -78,6 +78,7 @@ class Handler:
                 f"concurrency {self.concurrency} is outside 1..{CONCURRENCY_MAX}",
                 option="concurrency",
             )
+        _check(self.function, self.target)
         self.wants_envelope = _positional_parameters(self.function) >= 2
 
     @property
@@ -105,6 +106,18 @@ class Handler:
         if self.remove is not None:
             self.remove(self)
             self.remove = None
+
+
+def _check(function: Callable[..., Any], target: object) -> None:
+    if not isinstance(target, type | str):
+        raise UsageError(
+            f"{target!r} is neither a message class nor a topic pattern: name one to listen to"
+        )
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise UsageError(
+            f"{_name_of(function)} has a yield, so calling it does nothing: a handler does its work "
+            "and returns"
+        )
 
 
 def _positional_parameters(function: Callable[..., Any]) -> int:

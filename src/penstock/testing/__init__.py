@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.testing.stores import StoreConformance
 
 __all__ = [
+    "BusConformance",
     "InlineWorker",
     "JournalConformance",
     "MemoryJournals",
@@ -38,6 +39,10 @@ def __getattr__(name: str) -> object:
         from penstock.testing import stores
 
         return stores.StoreConformance
+    if name == "BusConformance":
+        from penstock.testing import buses
+
+        return buses.BusConformance
     if name == "QueueConformance":
         from penstock.testing import queues
 

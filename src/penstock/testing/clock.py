@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 NANOSECONDS = 1_000_000_000
 START_MS = 1_767_225_600_000
 """1 January 2026, UTC."""
+LOOK_AGAIN_SECONDS = 0.005
+"""How long to wait, in real time, for work outside of the loop: threads, sockets, processes."""
+TURNS_UNSEEN = 50
+"""Turns of a loop that does not tell whether it has something to do."""
+
+Result = TypeVar("Result")
 
 
 class VirtualTimer:
@@ -65,6 +73,40 @@ class VirtualClock:
         heapq.heappush(self._timers, (due, next(self._tickets), timer))
         return timer
 
+    def advance_to_next(self) -> bool:
+        """Let time pass until the next timer, and run all that fall due then; False without any."""
+        while self._timers and self._timers[0][2].callback is None:
+            heapq.heappop(self._timers)
+        if not self._timers:
+            return False
+        self.advance((self._timers[0][0] - self._passed) / NANOSECONDS)
+        return True
+
+    async def run_until(self, awaitable: Awaitable[Result], *, patience: float = 0.0) -> Result:
+        """Await something; time passes, timer by timer, while the event loop has nothing to do.
+
+        What runs in threads or waits for a socket is not seen. ``patience`` is how long, in real
+        seconds, the loop has to be idle before time passes; without timers it just waits.
+        """
+        task = asyncio.ensure_future(awaitable)
+        rank = next(_ranks)
+        try:
+            while not await self._ends_soon(task, patience, rank):
+                if not self.advance_to_next():
+                    await asyncio.wait({task}, timeout=LOOK_AGAIN_SECONDS)
+        finally:
+            if not task.done():
+                task.cancel()
+        return await task
+
+    async def _ends_soon(self, task: asyncio.Future[Any], patience: float, rank: int) -> bool:
+        """Let all run that is ready; whether that ends the task."""
+        await until_idle(rank)
+        if patience and not task.done():
+            await asyncio.wait({task}, timeout=patience)
+            await until_idle(rank)
+        return task.done()
+
     def on_advance(self, callback: Callable[[], None]) -> None:
         """Run the callback every time the clock has moved."""
         self._listeners.append(callback)
@@ -74,3 +116,29 @@ class VirtualClock:
             self._passed = moment
             for listener in self._listeners:
                 listener()
+
+
+_ranks = itertools.count()
+_looking: dict[int, list[int]] = {}
+"""Who looks at each loop, by its identity. For who came first, those who came later are work."""
+
+
+async def until_idle(rank: int | None = None) -> None:
+    """Return when nothing on the running loop is ready, but for the caller. Takes no time."""
+    loop = asyncio.get_running_loop()
+    ready = getattr(loop, "_ready", None)
+    if ready is None:
+        for _ in range(TURNS_UNSEEN):
+            await asyncio.sleep(0)
+        return
+    mine = next(_ranks) if rank is None else rank
+    ranks = _looking.setdefault(id(loop), [])
+    ranks.append(mine)
+    try:
+        await asyncio.sleep(0)
+        while len(ready) > sum(other < mine for other in ranks):
+            await asyncio.sleep(0)
+    finally:
+        ranks.remove(mine)
+        if not ranks:
+            del _looking[id(loop)]
