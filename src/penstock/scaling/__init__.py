@@ -12,12 +12,34 @@ from penstock.scaling.assignment import (
     assign_sticky,
     partitions_for,
 )
+from penstock.scaling.competing import CompetingConsumer, CompetingGroup
+from penstock.scaling.consumers import Reader, RingConsumer
+from penstock.scaling.processor import RingProcessor
+from penstock.scaling.ring import Ring, SharedProducerRing
 from penstock.scaling.routing import Router, route
+from penstock.scaling.sequence import Sequence
+from penstock.scaling.stages import ConsumerPosition, RingStatistics
+from penstock.scaling.waiting import Park, Sleep, Spin, WaitStrategy, Yield
 
 __all__ = [
     "Assignment",
     "AssignmentStrategy",
+    "CompetingConsumer",
+    "CompetingGroup",
+    "ConsumerPosition",
+    "Park",
+    "Reader",
+    "Ring",
+    "RingConsumer",
+    "RingProcessor",
+    "RingStatistics",
     "Router",
+    "Sequence",
+    "SharedProducerRing",
+    "Sleep",
+    "Spin",
+    "WaitStrategy",
+    "Yield",
     "assign",
     "assign_in_turn",
     "assign_ranges",
