@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidOption
-from penstock.hashing import KEPT_KEY_BYTES_MAX, fnv1a, key_bytes, key_hash
+from penstock.hashing import KEPT_KEY_LENGTH_MAX, fnv1a, key_bytes, key_hash
 from penstock.log.routing import partitions_of
 
 VECTORS = [
@@ -101,7 +101,7 @@ def test_equal_keys_of_different_types_are_not_mixed_up():
     ]
 
 
-@given(st.binary(max_size=KEPT_KEY_BYTES_MAX * 2) | st.text(max_size=40) | st.integers())
+@given(st.binary(max_size=KEPT_KEY_LENGTH_MAX * 2) | st.text(max_size=40) | st.integers())
 def test_what_is_remembered_is_what_is_computed(key):
     assert key_hash(key) == key_hash(key) == fnv1a(key_bytes(key))
 

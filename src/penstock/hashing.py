@@ -19,7 +19,7 @@ HASH_MASK = 0xFFFFFFFF
 
 HASHES_KEPT = 16_384
 """How many hashes of short keys are remembered: a loop over bytes is slow in Python."""
-KEPT_KEY_BYTES_MAX = 64
+KEPT_KEY_LENGTH_MAX = 64
 
 _json = msgspec.json.Encoder(order="deterministic")
 
@@ -32,13 +32,12 @@ def fnv1a(key: bytes) -> int:
     return value
 
 
-_remembered = lru_cache(HASHES_KEPT)(fnv1a)
-
-
 def key_hash(key: object) -> int:
     """The hash of a key of any type; see :func:`key_bytes`. Those of short keys are remembered."""
+    if key.__class__ is str and len(key) <= KEPT_KEY_LENGTH_MAX:  # type: ignore[arg-type]
+        return _hash_of_text(key)  # type: ignore[arg-type]
     data = key_bytes(key)
-    return _remembered(data) if len(data) <= KEPT_KEY_BYTES_MAX else fnv1a(data)
+    return _hash_of_bytes(data) if len(data) <= KEPT_KEY_LENGTH_MAX else fnv1a(data)
 
 
 def key_bytes(key: object) -> bytes:
@@ -59,6 +58,14 @@ def key_bytes(key: object) -> bytes:
         return _json.encode(key)
     except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise _no_key(key) from error
+
+
+@lru_cache(HASHES_KEPT)
+def _hash_of_text(key: str) -> int:
+    return fnv1a(_utf8(key))
+
+
+_hash_of_bytes = lru_cache(HASHES_KEPT)(fnv1a)
 
 
 def _utf8(key: str) -> bytes:
