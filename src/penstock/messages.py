@@ -192,6 +192,12 @@ class Envelope(msgspec.Struct, gc=False):
     """The id of the message whose handler published this one."""
     delivery: Any = None
     """The bus's own notes: who waits, what failed, what is still to be done."""
+    partition: int | None = None
+    """The partition of the topic that it is in, where the topic has partitions."""
+    offset: int | None = None
+    """Its place in the log, when it comes from there."""
+    lane: Any = None
+    """The bus's own note: the lane that it waits in, when its class has several."""
     settled: bool = False
     """Whether all handlers are done with it."""
     given_id: str | None = None

@@ -66,8 +66,8 @@ class AtomicGroup:
 
     def _check_room(self, envelopes: list[Envelope]) -> None:
         extra = self._intake.options.capacity if self._intake.is_nested() else 0
-        needed = Counter(type(envelope.message) for envelope in envelopes)
-        for envelope in envelopes:
-            kind = type(envelope.message)
-            if not self._intake.lane(kind).queue.has_room_for(needed[kind], extra):
+        lanes = [self._intake.lane_of(envelope) for envelope in envelopes]
+        needed = Counter(lanes)
+        for envelope, lane in zip(envelopes, lanes, strict=True):
+            if not lane.queue.has_room_for(needed[lane], extra):
                 raise full(envelope)

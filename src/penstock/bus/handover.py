@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock.bus.intake import Intake
-from penstock.bus.lane import Lane
 from penstock.bus.queue import Overflow
 from penstock.errors import Closed
 from penstock.messages import Envelope
@@ -38,12 +37,13 @@ class Handover:
         waiting = self._waiting.get(kind)
         if waiting is not None:
             waiting.append((envelope, handed))
-        elif not self._offer(self._intake.lane(kind), envelope, handed):
+        elif not self._offer(envelope, handed):
             self._waiting[kind] = deque([(envelope, handed)])
             self._intake.dispatch.spawn(self._empty(kind))
 
-    def _offer(self, lane: Lane, envelope: Envelope, handed: Handed) -> bool:
+    def _offer(self, envelope: Envelope, handed: Handed) -> bool:
         """Whether there is nothing more to be done with the event here."""
+        lane = self._intake.lane_of(envelope)
         if lane.queue.room < 1 and lane.queue.overflow is not Overflow.DROP_OLDEST:
             return False
         try:
@@ -57,14 +57,13 @@ class Handover:
         return True
 
     async def _empty(self, kind: type) -> None:
-        lane = self._intake.lane(kind)
         waiting = self._waiting[kind]
         try:
             while waiting:
-                if self._offer(lane, *waiting[0]):
+                if self._offer(*waiting[0]):
                     waiting.popleft()
                 else:
-                    await lane.wait_for_room()
+                    await self._intake.lane_of(waiting[0][0]).wait_for_room()
         finally:
             del self._waiting[kind]
             self._on_empty()

@@ -6,11 +6,11 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
 from threading import Lock, get_ident
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.bus.delivery import Failure, Outcome, delivery_of
 from penstock.bus.dispatch import Dispatch
@@ -64,6 +64,18 @@ PressureCallback = Callable[[str, bool], None]
 """Called with a topic, and whether pressure began or ended there."""
 
 
+class Spread(Protocol):
+    """Several lanes for one class, as the partitions of a topic are."""
+
+    def lane_of(self, envelope: Envelope) -> Lane:
+        """The lane of an event; the same whenever it is asked."""
+        ...
+
+    def lanes(self) -> Iterable[Lane]:
+        """All of its lanes."""
+        ...
+
+
 class Intake:
     """Takes messages for one bus. Everything but :meth:`post` belongs to the bus's loop."""
 
@@ -74,6 +86,8 @@ class Intake:
         self.timers = timers
         self.options = options
         self.lanes: dict[type, Lane] = {}
+        self.spreads: dict[type, Spread] = {}
+        """Classes that have several lanes instead of one."""
         self.filters: list[Filter] = []
         self.pressure_callbacks: list[PressureCallback] = []
         self.origin = f"{system.random.getrandbits(64):016x}"
@@ -84,7 +98,7 @@ class Intake:
         self._sequence = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.thread: int | None = None
-        self._running = False
+        self.running = False
         self._closed = False
         self._lock = Lock()
         self._inbox: deque[Envelope] = deque()
@@ -98,15 +112,15 @@ class Intake:
             self._loop = self.dispatch.loop = asyncio.get_running_loop()
             self.thread = get_ident()
         self.dispatch.context = copy_context()
-        self._running = True
-        for lane in self.lanes.values():
+        self.running = True
+        for lane in self.all_lanes():
             lane.running = True
             lane.wake()
 
     def halt(self) -> None:
         """Begin no more event; those that are in work go on."""
-        self._running = False
-        for lane in self.lanes.values():
+        self.running = False
+        for lane in self.all_lanes():
             lane.running = False
 
     def stop(self) -> list[Envelope]:
@@ -115,7 +129,7 @@ class Intake:
             self._closed = True
         self.empty_inbox()
         left = self.dispatch.drain_batches()
-        for lane in self.lanes.values():
+        for lane in self.all_lanes():
             left += lane.drain()
         # An event may wait in a batch and, interrupted, in its lane.
         return sorted({one.sequence: one for one in left}.values(), key=lambda one: one.sequence)
@@ -162,6 +176,17 @@ class Intake:
         lane = self.lanes.get(kind)
         return lane if lane is not None else self._open_lane(kind)
 
+    def lane_of(self, envelope: Envelope) -> Lane:
+        """The lane of an event: that of its class, or one of several, chosen once."""
+        spread = self.spreads.get(envelope.message.__class__) if self.spreads else None
+        return self.lane(envelope.message.__class__) if spread is None else spread.lane_of(envelope)
+
+    def all_lanes(self) -> Iterator[Lane]:
+        """Every lane of every class."""
+        yield from self.lanes.values()
+        for spread in self.spreads.values():
+            yield from spread.lanes()
+
     def check_open(self) -> None:
         """Raise Closed when the bus takes no more; while it drains, handlers still may publish."""
         if self.refusal is not None and (self._closed or not self.is_nested()):
@@ -191,8 +216,7 @@ class Intake:
 
     def _offer(self, envelope: Envelope, extra: int = 0) -> bool:
         """Queue the event if there is room."""
-        kind = envelope.message.__class__
-        lane = self.lanes.get(kind) or self._open_lane(kind)
+        lane = self.lane_of(envelope)
         if not lane.queue.offer(envelope, extra):
             return False
         self.dispatch.accept()
@@ -226,7 +250,7 @@ class Intake:
         self.check_open()
         if not self.accepts(envelope):
             return
-        lane = self.lane(envelope.message.__class__)
+        lane = self.lane_of(envelope)
         if lane.queue.overflow in WAITING and lane.queue.room < 1 and not self.is_nested():
             async with self.timers.deadline(timeout, f"queue an event of {envelope.topic}"):
                 await self._wait_for_room(lane)
@@ -256,8 +280,8 @@ class Intake:
         None when the event is settled already, or has to be queued.
         """
         self.check_open()
-        lane = self.lane(envelope.message.__class__)
-        if not self._running or not (lane.idle or self.is_nested()):
+        lane = self.lane_of(envelope)
+        if not self.running or not (lane.idle or self.is_nested()):
             return None
         if not self.accepts(envelope):
             return None
@@ -273,7 +297,7 @@ class Intake:
         self.check_open()
         if not self.accepts(envelope):
             return False
-        lane = self.lane(envelope.message.__class__)
+        lane = self.lane_of(envelope)
         if lane.queue.room < 1 and not self.is_nested():
             if lane.queue.overflow is Overflow.REJECT_NEW:
                 raise full(envelope)
@@ -288,7 +312,7 @@ class Intake:
 
     def put_back(self, envelope: Envelope) -> None:
         """Queue an event that was counted before."""
-        lane = self.lane(envelope.message.__class__)
+        lane = self.lane_of(envelope)
         lane.queue.offer(envelope, NO_BOUND)
         lane.wake()
 
@@ -318,6 +342,8 @@ class Intake:
         self._inbox.append(envelope)
 
     def _is_crowded(self, envelope: Envelope) -> bool:
+        if envelope.message.__class__ in self.spreads:
+            return False  # its lane is chosen on the loop, where the inbox is emptied
         lane = self.lanes.get(envelope.message.__class__)
         return (
             lane is not None
@@ -358,7 +384,13 @@ class Intake:
     def _open_lane(self, kind: type) -> Lane:
         check_type(kind)
         topic = marks_of(kind).topic
-        queue = BoundedEventQueue(
+        lane = self.lanes[kind] = Lane(kind, self.make_queue(topic), self.dispatch)
+        lane.running = self.running
+        return lane
+
+    def make_queue(self, topic: str) -> BoundedEventQueue:
+        """A queue with the options of the bus."""
+        return BoundedEventQueue(
             self.options.capacity,
             overflow=self.options.overflow,
             high_mark=self.options.high_mark,
@@ -366,9 +398,6 @@ class Intake:
             on_pressure=lambda started: self._tell_pressure(topic, started=started),
             on_drop=self.dispatch.drop,
         )
-        lane = self.lanes[kind] = Lane(kind, queue, self.dispatch)
-        lane.running = self._running
-        return lane
 
     def _tell_pressure(self, topic: str, *, started: bool) -> None:
         for callback in self.pressure_callbacks:

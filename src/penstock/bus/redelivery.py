@@ -58,7 +58,7 @@ class Redelivery:
         """
         if start >= end:
             return
-        early = [one for lane in self._intake.lanes.values() for one in lane.drain()]
+        early = [one for lane in self._intake.all_lanes() for one in lane.drain()]
         loop = asyncio.get_running_loop()
         self._feeding = loop.create_task(self._feed(start, end), context=Context())
         finished = loop.create_future()
@@ -138,7 +138,7 @@ class Redelivery:
                 self._less_held.clear()
                 await self._less_held.wait()
             return
-        lane = self._intake.lane(type(envelope.message))
+        lane = self._intake.lane_of(envelope)
         while lane.queue.room < 1:
             await lane.wait_for_room()
         self._give(envelope)

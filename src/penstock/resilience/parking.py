@@ -134,14 +134,14 @@ class Parking:
 
     def _hold(self, envelope: Envelope) -> None:
         delivery_of(envelope).open += 1
-        self._intake.lane(type(envelope.message)).queue.held += 1
+        self._intake.lane_of(envelope).queue.held += 1
 
     async def _call(self, handler: Handler, envelope: Envelope) -> None:
         """Call the handler and let the event go; cancelled, the event stays where it was."""
         pending = self._dispatch.call(handler, envelope)
         if pending is not None:
             await pending
-        lane = self._intake.lane(type(envelope.message))
+        lane = self._intake.lane_of(envelope)
         lane.queue.held -= 1
         lane.make_room()
         self._dispatch.release(envelope)
