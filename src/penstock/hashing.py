@@ -34,8 +34,8 @@ def fnv1a(key: bytes) -> int:
 
 def key_hash(key: object) -> int:
     """The hash of a key of any type; see :func:`key_bytes`. Those of short keys are remembered."""
-    if key.__class__ is str and len(key) <= KEPT_KEY_LENGTH_MAX:  # type: ignore[arg-type]
-        return _hash_of_text(key)  # type: ignore[arg-type]
+    if key.__class__ is str and len(key) <= KEPT_KEY_LENGTH_MAX:
+        return _hash_of_text(key)
     data = key_bytes(key)
     return _hash_of_bytes(data) if len(data) <= KEPT_KEY_LENGTH_MAX else fnv1a(data)
 
