@@ -140,14 +140,14 @@ class MessageCodec:
         return next(iter(kinds.values())) if len(kinds) == 1 else None
 
     def _find_derived(self, name: str) -> type | None:
-        for kind in _derived(list(self._by_name.values())):
-            if name in (
-                dotted_name(kind),
-                kind.__dict__.get("__penstock_marks__", {}).get("topic"),
-            ):
-                self.register(kind)
-                return kind
-        return None
+        """A class derived from a known one, by its dotted name, or by a topic that only it has."""
+        derived = list(_derived(list(self._by_name.values())))
+        named = [kind for kind in derived if dotted_name(kind) == name][-1:]
+        found = named or [kind for kind in derived if _own_topic(kind) == name]
+        if len(found) != 1:
+            return None
+        self.register(found[0])
+        return found[0]
 
     # Messages
 
@@ -271,6 +271,11 @@ def _derived(kinds: list[type]) -> Iterator[type]:
                 seen.add(kind)
                 kinds.append(kind)
                 yield kind
+
+
+def _own_topic(kind: type) -> str | None:
+    topic: str | None = kind.__dict__.get("__penstock_marks__", {}).get("topic")
+    return topic
 
 
 def _envelope(encoded: EncodedEnvelope, message: Any) -> Envelope:
