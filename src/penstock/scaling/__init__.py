@@ -12,8 +12,14 @@ from penstock.scaling.assignment import (
     assign_sticky,
     partitions_for,
 )
+from penstock.scaling.cache import BoundedCache
+from penstock.scaling.cache_backing import ByteStore, CacheBacking
+from penstock.scaling.cache_memory import EvictionPolicy
+from penstock.scaling.cache_statistics import CacheStatistics
 from penstock.scaling.competing import CompetingConsumer, CompetingGroup
 from penstock.scaling.consumers import Reader, RingConsumer
+from penstock.scaling.contracts import ScalableSubsystem
+from penstock.scaling.limits import BusLimits, Limits, ScalingLimits
 from penstock.scaling.processor import RingProcessor
 from penstock.scaling.ring import Ring, SharedProducerRing
 from penstock.scaling.routing import Router, route
@@ -24,9 +30,16 @@ from penstock.scaling.waiting import Park, Sleep, Spin, WaitStrategy, Yield
 __all__ = [
     "Assignment",
     "AssignmentStrategy",
+    "BoundedCache",
+    "BusLimits",
+    "ByteStore",
+    "CacheBacking",
+    "CacheStatistics",
     "CompetingConsumer",
     "CompetingGroup",
     "ConsumerPosition",
+    "EvictionPolicy",
+    "Limits",
     "Park",
     "Reader",
     "Ring",
@@ -34,6 +47,8 @@ __all__ = [
     "RingProcessor",
     "RingStatistics",
     "Router",
+    "ScalableSubsystem",
+    "ScalingLimits",
     "Sequence",
     "SharedProducerRing",
     "Sleep",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import Self, TypeVar
 
 from penstock.errors import InvalidOption
 from penstock.system import System
@@ -27,6 +27,9 @@ class Limits:
                 f"there is no limit {name!r}: these are {', '.join(known)}", option=name
             )
         return replace(self, **changes)
+
+
+LimitsType = TypeVar("LimitsType", bound=Limits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,3 +81,13 @@ def _check(name: str, value: object) -> None:
         raise InvalidOption(
             f"{name} is {value!r}; it must be a whole number of 1 or more", option=name
         )
+
+
+def checked_limits(limits: object, kind: type[LimitsType]) -> LimitsType:
+    """The limits themselves when they are of this kind; raises InvalidOption when not."""
+    if isinstance(limits, kind):
+        return limits
+    raise InvalidOption(
+        f"limits of this subsystem are {kind.__name__}, not {type(limits).__name__}",
+        option="limits",
+    )
