@@ -1,6 +1,7 @@
 """What every test shares: hypothesis profiles and the rule that an acceptance mark names a line."""
 
 import os
+from importlib.metadata import entry_points
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -21,6 +22,11 @@ settings.register_profile(
     max_examples=10,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
+PLUGIN = "penstock.testing.plugin"
+if not any(one.value == PLUGIN for one in entry_points(group="pytest11")):
+    # An environment that was made before the package had a plugin. Elsewhere pytest has loaded it.
+    pytest_plugins = [PLUGIN]
+
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.bus.bus import MessageBus
 from penstock.resilience.bus import ResilientMessageBus
+from penstock.resilience.retry import NO_RETRY
 from penstock.testing import BusConformance
 
 
@@ -26,4 +27,4 @@ class TestResilientMessageBus(BusConformance):
 class TestResilientMessageBusWithoutRetries(BusConformance):
     @pytest.fixture
     def make_bus(self):
-        return partial(ResilientMessageBus, retry=None, breaker=None)
+        return partial(ResilientMessageBus, retry=NO_RETRY, breaker=None)

@@ -4,24 +4,35 @@
 power on demand; ``simulated_system()`` puts them together. ``StoreConformance`` and
 ``QueueConformance`` are the suites that every store and every queue has to pass, as
 ``JournalConformance`` is for what keeps the journals of a bus; ``MemoryJournals`` passes it.
+``BusConformance`` is the suite of buses.
+
+The pytest plugin (:mod:`penstock.testing.plugin`) has buses as fixtures. ``assert_published`` says
+what was published on them, ``settle`` lets virtual time pass until they are done, and
+``fail_every``, ``slow``, ``crash_before_commit`` and ``duplicate`` put faults on handlers.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 from penstock.testing.clock import VirtualClock
 from penstock.testing.disk import SimulatedDisk
+from penstock.testing.errors import BusErrors
+from penstock.testing.faults import crash_before_commit, duplicate, fail_every, slow
 from penstock.testing.journals import MemoryJournals
+from penstock.testing.recording import assert_published, record, settle
 from penstock.testing.worker import InlineWorker, simulated_system
 
 if TYPE_CHECKING:
+    from penstock.testing.buses import BusConformance
     from penstock.testing.journal_suite import JournalConformance
     from penstock.testing.queues import QueueConformance
     from penstock.testing.stores import StoreConformance
 
 __all__ = [
     "BusConformance",
+    "BusErrors",
     "InlineWorker",
     "JournalConformance",
     "MemoryJournals",
@@ -29,26 +40,26 @@ __all__ = [
     "SimulatedDisk",
     "StoreConformance",
     "VirtualClock",
+    "assert_published",
+    "crash_before_commit",
+    "duplicate",
+    "fail_every",
+    "record",
+    "settle",
     "simulated_system",
+    "slow",
 ]
+
+# They need pytest and hypothesis; the other tools do not.
+SUITES = {
+    "BusConformance": "penstock.testing.buses",
+    "JournalConformance": "penstock.testing.journal_suite",
+    "QueueConformance": "penstock.testing.queues",
+    "StoreConformance": "penstock.testing.stores",
+}
 
 
 def __getattr__(name: str) -> object:
-    # The suites need pytest and hypothesis; the other tools do not.
-    if name == "StoreConformance":
-        from penstock.testing import stores
-
-        return stores.StoreConformance
-    if name == "BusConformance":
-        from penstock.testing import buses
-
-        return buses.BusConformance
-    if name == "QueueConformance":
-        from penstock.testing import queues
-
-        return queues.QueueConformance
-    if name == "JournalConformance":
-        from penstock.testing import journal_suite
-
-        return journal_suite.JournalConformance
+    if name in SUITES:
+        return getattr(importlib.import_module(SUITES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
