@@ -1,6 +1,7 @@
 """Events for later on a bus with a log: what survives a kill, and what it fires."""
 
 import asyncio
+import sys
 
 import pytest
 
@@ -17,6 +18,8 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.messages import Priority
+from penstock.resilience.bus import ResilientMessageBus
+from penstock.resilience.retry import Retry
 from penstock.system import System
 from penstock.testing import MemoryJournals
 from tests.bus.scheduling import (
@@ -351,3 +354,76 @@ async def test_a_schedule_on_the_real_log_survives(clock, seen, tmp_path):
             await passes(clock, bus, 100)
     assert seen.numbers == list(range(100))
     assert len(set(seen.ids)) == 100
+
+
+async def test_a_cron_line_whose_extra_is_missing_after_a_restart_stays_in_the_journal(
+    clock, seen, journals, monkeypatch, caplog
+):
+    async with make_bus(clock, seen, log=journals) as bus:
+        await bus.schedule.cron(Tick(1), "* * * * *")
+        await bus.schedule.after(Tick(2), 60)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "cronsim", None)
+        async with make_bus(clock, seen, log=journals) as bus:
+            await passes(clock, bus, 60)
+            assert seen.numbers == [2]
+    assert "penstock[cron]" in caplog.text
+    async with make_bus(clock, seen, log=journals) as bus:
+        await bus.settle()
+    assert seen.numbers == [2, 1]
+
+
+async def test_a_handler_may_schedule_while_the_bus_stops(clock, seen, journals):
+    bus = make_bus(clock, seen, log=journals)
+
+    @bus.on(Other)
+    async def later(event):
+        await asyncio.sleep(0)
+        await bus.schedule.after(Tick(1), 5)
+
+    bus.on_error(lambda handler, envelope, error: pytest.fail(str(error)))
+    await bus.start()
+    await bus.publish(Other())
+    await bus.stop()
+    async with make_bus(clock, seen, log=journals) as bus:
+        await passes(clock, bus, 5)
+    assert seen.numbers == [1]
+
+
+@pytest.mark.acceptance(141)
+async def test_on_the_resilient_bus_an_event_is_handled_when_its_retries_are_over(clock, journals):
+    tries: list[str] = []
+
+    def make():
+        bus = ResilientMessageBus(system=System(clock=clock), log=journals, retry=Retry(attempts=3))
+
+        @bus.on(Tick)
+        async def fail_at_first(event, envelope):
+            tries.append(envelope.id)
+            if len(tries) < 3:
+                raise ValueError("not yet")
+
+        return bus
+
+    bus = make()
+    await bus.start()
+    handle = await bus.schedule.after(Tick(1), 5)
+    clock.advance(5)
+    while not tries:
+        await asyncio.sleep(0)
+    await killed(bus, journals)
+    async with make() as bus:
+        while len(tries) < 2:
+            await asyncio.sleep(0)
+        assert f"f/{handle.id}-1" in journals.held["bus.schedule"], "a retry is still to come"
+        await settle_through_time(clock, bus)
+    assert tries == [f"{handle.id}-1"] * 3
+    assert journals.held["bus.schedule"] == {}
+
+
+async def settle_through_time(clock, bus):
+    settling = asyncio.ensure_future(bus.settle(timeout=1_000))
+    while not settling.done():
+        await asyncio.sleep(0)
+        clock.advance(0.1)
+    await settling

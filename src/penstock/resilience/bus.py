@@ -10,6 +10,7 @@ from typing import Any
 from penstock.bus.bus import MessageBus
 from penstock.bus.commands import HandlerRaised
 from penstock.bus.encoding import MessageCodec
+from penstock.bus.firing import SCHEDULE_HEADER
 from penstock.bus.handlers import Handler
 from penstock.bus.intake import QueueOptions
 from penstock.bus.journal import JournalLog
@@ -108,7 +109,8 @@ class ResilientMessageBus(MessageBus):
         undrained = await super()._halt()
         if self.dead_letters.waits:
             for envelope in undrained:
-                await self._burial.bury_stopped(envelope)
+                if SCHEDULE_HEADER not in envelope.headers:  # the schedule delivers it again itself
+                    await self._burial.bury_stopped(envelope)
         return undrained
 
     @property
