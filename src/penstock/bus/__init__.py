@@ -12,7 +12,9 @@ from penstock.bus.approval import (
     ApprovalStatistics,
     Decision,
     PendingApproval,
+    Verdict,
 )
+from penstock.bus.approvals import Approvals
 from penstock.bus.batching import BatchFailed, Batching
 from penstock.bus.bus import MessageBus
 from penstock.bus.delivery import Failure, Outcome
@@ -37,6 +39,7 @@ __all__ = [
     "ApprovalOutcome",
     "ApprovalResult",
     "ApprovalStatistics",
+    "Approvals",
     "AtomicGroup",
     "BatchFailed",
     "Batching",
@@ -69,6 +72,7 @@ __all__ = [
     "StopReport",
     "Timing",
     "Validation",
+    "Verdict",
     "current_envelope",
     "filters",
 ]
