@@ -30,7 +30,7 @@ lint: environment ## Check format, style and types
 	@$(RUN)/mypy --no-error-summary $(CHECKED)
 	@echo "Lint: no complaints."
 
-bench: environment ## Measure the log beside raw writes, SQLite and LMDB; prints a table and JSON
+bench: environment ## Measure the log and the bus beside others; prints tables, writes JSON and pages
 	@echo "Measuring ..."
 	@$(RUN)/python -m benchmarks $(ARGS)
 

@@ -1,1 +1,1 @@
-"""Measures the log beside raw writes, SQLite and LMDB: ``python -m benchmarks --help``."""
+"""Measures the log and the bus beside others: ``python -m benchmarks --help``."""

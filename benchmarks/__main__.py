@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import shutil
 import sys
 import tempfile
@@ -21,8 +22,8 @@ from benchmarks.profile import longer, profile_all
 from benchmarks.report import amount, result_row, write_page
 from benchmarks.results import Profile, Report, Result, encode
 from benchmarks.runner import Runner, selected
+from benchmarks.suites import SUITES, Suite
 from benchmarks.targets import judge
-from benchmarks.workloads import WORKLOADS
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -33,52 +34,87 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     for name in ("quick", "full"):
         parser.add_argument(f"--{name}", dest="scale", action="store_const", const=name)
     parser.add_argument("--default", dest="scale", action="store_const", const="default")
+    parser.add_argument("--suite", choices=[*SUITES, "all"], help="all; log with --json FILE")
     parser.add_argument("--only", metavar="NAME", help="cases whose name contains this")
-    parser.add_argument("--json", type=Path, default=RESULTS / "log.json", metavar="PATH")
+    parser.add_argument(
+        "--json", type=Path, default=RESULTS, metavar="PATH",
+        help="a .json file for one suite, or a folder for a file of each",
+    )  # fmt: skip
     parser.add_argument("--dir", type=Path, default=RESULTS, help="a folder on the disk to measure")
+    parser.add_argument("--check", action="store_true", help="fail when a target is missed")
     parser.set_defaults(scale="default")
-    return parser.parse_args(given)
+    return checked(parser, parser.parse_args(given))
+
+
+def checked(parser: argparse.ArgumentParser, options: argparse.Namespace) -> argparse.Namespace:
+    """Choose the suites that were not named; one file holds one suite."""
+    one_file = options.json.suffix == ".json"
+    if options.suite is None:
+        options.suite = "log" if one_file else "all"
+    if one_file and options.suite == "all":
+        parser.error("a file holds one suite: name it, or give --json a folder")
+    options.suites = [one for one in SUITES.values() if options.suite in (one.name, "all")]
+    return options
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Measure and write ``PATH`` and the page beside it; 1 when a case could not be measured."""
+    """Measure and write the JSON and the pages beside it.
+
+    Returns 1 when a case could not be measured, 2 when none was chosen, and with ``--check`` 3 when
+    a target was missed.
+    """
     options = arguments(given)
     console = Console()
     if not console.is_terminal:
         console.width = 140
-    report = run(SCALES[options.scale], options.only, options.dir, console)
-    if not report.results and not report.failures:
+    codes = [measure(suite, options, console) for suite in options.suites]
+    measured = [code for code in codes if code is not None]
+    if not measured:
         console.print(f"No case has {options.only!r} in its name.")
         return 2
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_bytes(encode(report))
+    return 1 if 1 in measured else max(measured)
+
+
+def measure(suite: Suite, options: argparse.Namespace, console: Console) -> int | None:
+    """Measure one suite and write its files; None when none of its cases was chosen."""
+    report = run(suite, SCALES[options.scale], options.only, options.dir, console)
+    if not report.results and not report.failures:
+        return None
+    file = options.json if options.json.suffix else options.json / f"{suite.name}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(encode(report))
     show(report, console)
-    console.print(f"JSON: {options.json}, page: {write_page(options.json)}")
-    return 1 if report.failures else 0
+    console.print(f"JSON: {file}, page: {write_page(file)}")
+    if report.failures:
+        return 1
+    return 3 if options.check and not all(one.met for one in report.targets) else 0
 
 
-def run(scale: Scale, only: str | None, folder: Path, console: Console) -> Report:
-    """All of it."""
+def run(suite: Suite, scale: Scale, only: str | None, folder: Path, console: Console) -> Report:
+    """All of a suite."""
+    if not suite.on_disk:
+        scale = dataclasses.replace(scale, settle=False)
     folder.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(dir=folder, prefix="run-"))
     started, start = datetime.now(UTC), time.monotonic()
-    machine = describe(place)
+    machine = describe(place, suite.packages)
     try:
-        results, failures = _measure(scale, only, place, console)
-        profiles = _profiles(scale, {result.name for result in results}, place, console)
+        results, failures = _measure(suite, scale, only, place, console)
+        profiles = _profiles(suite, scale, {result.name for result in results}, place, console)
     finally:
         shutil.rmtree(place, ignore_errors=True)
     return Report(
+        suite=suite.name,
         scale=scale.name, rounds=scale.rounds, started=f"{started:%Y-%m-%d %H:%M} UTC",
         seconds=time.monotonic() - start, machine=machine, results=results,
-        targets=judge(results), profiles=profiles, failures=failures, only=only,
+        targets=judge(results, suite.targets), profiles=profiles, failures=failures, only=only,
     )  # fmt: skip
 
 
 def _measure(
-    scale: Scale, only: str | None, folder: Path, console: Console
+    suite: Suite, scale: Scale, only: str | None, folder: Path, console: Console
 ) -> tuple[list[Result], dict[str, str]]:
-    groups = selected(WORKLOADS, scale, only)
+    groups = selected(suite.workloads, scale, only)
     results: list[Result] = []
     with _progress(console) as progress:
         bar = progress.add_task("", total=scale.rounds * sum(map(len, groups)))
@@ -101,15 +137,17 @@ def _progress(console: Console) -> Progress:
     )
 
 
-def _profiles(scale: Scale, measured: set[str], folder: Path, console: Console) -> list[Profile]:
+def _profiles(
+    suite: Suite, scale: Scale, measured: set[str], folder: Path, console: Console
+) -> list[Profile]:
     cases: dict[str, Case] = {
         case.name: case
-        for workload in WORKLOADS
+        for workload in suite.workloads
         for case in workload.cases(longer(scale))
         if case.name in measured
     }
     with console.status("Sampling where the time goes ..."):
-        return profile_all(cases, folder)
+        return profile_all(cases, folder, suite.profiled)
 
 
 def show(report: Report, console: Console) -> None:

@@ -7,18 +7,19 @@ import platform
 import re
 import sqlite3
 import subprocess
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 import lmdb
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("penstock", "crc32c", "msgspec", "numpy", "pyarrow", "lmdb")
 
 
-def describe(folder: Path) -> dict[str, str]:
+def describe(folder: Path, packages: Sequence[str]) -> dict[str, str]:
     """Machine, file system of the folder, versions and the commit."""
     load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    rivals = _databases() if "lmdb" in packages else {}
     return {
         "processor": f"{_processor()}, {os.cpu_count()} cores",
         "memory": f"{_memory_bytes() / (1 << 30):.0f} GiB",
@@ -26,11 +27,14 @@ def describe(folder: Path) -> dict[str, str]:
         "file system": file_system(folder),
         "load before": load,
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
-        "packages": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
-        "SQLite": sqlite3.sqlite_version,
-        "LMDB": ".".join(map(str, lmdb.version())),
+        "packages": ", ".join(f"{name} {version(name)}" for name in packages),
+        **rivals,
         "commit": _commit(),
     }
+
+
+def _databases() -> dict[str, str]:
+    return {"SQLite": sqlite3.sqlite_version, "LMDB": ".".join(map(str, lmdb.version()))}
 
 
 def _processor() -> str:

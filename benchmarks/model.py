@@ -14,6 +14,19 @@ MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True)
+class LongRuns:
+    """How long the runs of the bus take that are about time and not about speed."""
+
+    paced_seconds: float = 1.5
+    sustained_seconds: float = 5.0
+    chaos_seconds: float = 5.0
+    processor_seconds: float = 0.7
+    """At each of the rates."""
+    growth_events: int = 1_000_000
+    scheduled: int = 100_000
+
+
+@dataclass(frozen=True)
 class Scale:
     """How much is measured: the same cases, for longer or shorter."""
 
@@ -32,15 +45,18 @@ class Scale:
     profile_seconds: float = 1.5
     settle: bool = True
     """Sync the whole disk before each sample, so that no case pays for another."""
+    long: LongRuns = LongRuns()
 
 
 SCALES = {
     scale.name: scale
     for scale in (
         Scale("quick", 2, 0.1, 64 * MEBIBYTE, 64 * MEBIBYTE, 64 * MEBIBYTE, 100,
-              side_payloads=(100,), profile_seconds=0.5),
+              side_payloads=(100,), profile_seconds=0.5,
+              long=LongRuns(0.5, 1.0, 1.0, 0.3, 200_000, 20_000)),
         Scale("default", 3, 0.35, 256 * MEBIBYTE, 128 * MEBIBYTE, 1024 * MEBIBYTE, 300),
-        Scale("full", 7, 1.5, 512 * MEBIBYTE, 256 * MEBIBYTE, 1024 * MEBIBYTE, 2_000),
+        Scale("full", 7, 1.5, 512 * MEBIBYTE, 256 * MEBIBYTE, 1024 * MEBIBYTE, 2_000,
+              long=LongRuns(3.0, 30.0, 60.0, 2.0)),
     )
 }  # fmt: skip
 
@@ -128,10 +144,11 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the table: a contender doing a workload at one point of durability."""
+    """One line of the table: a contender doing a workload under one promise."""
 
     workload: str
     payload_bytes: int
+    """0 where the size does not matter."""
     point: str
     contender: str
     what: str
@@ -140,11 +157,14 @@ class Case:
     bound: bool = False
     """This is the limit that the others of the same group are compared with."""
     prepared: Prepared | None = None
+    once: bool = False
+    """A long run, measured in the first round only."""
 
     @property
     def group(self) -> str:
         """Cases of a group do the same work and are compared with each other."""
-        return f"{self.workload}/{self.payload_bytes}/{self.point}"
+        size = f"/{self.payload_bytes}" if self.payload_bytes else ""
+        return f"{self.workload}{size}/{self.point}"
 
     @property
     def name(self) -> str:
@@ -174,4 +194,15 @@ POINTS = {
     "restart": "opening a log after its process has ended",
     "buffer": "a buffer in memory",
     "peak": "resident memory over that of the idle process",
+    "queued": "each call awaited; all events are handled when the clock stops",
+    "handled": "each call awaited until the event is handled",
+    "unawaited": "published without waiting, then handled",
+    "10000": "10,000 events a second",
+    "11000": "11,000 events a second",
+    "idle": "nothing else to do",
+    "slope": "growth per event, after warm-up",
+    "rates": "0, 10,000, 20,000 and 40,000 events a second",
+    "failing": "every fifth call of the handler fails, at random",
+    "executed": "each call awaited until its result is there",
+    "pending": "while many others are pending",
 }

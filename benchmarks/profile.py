@@ -26,17 +26,6 @@ INTERVAL_SECONDS = 0.001
 SWITCH_SECONDS = 0.000_01
 HOTSPOTS_MAX = 10
 WORTH_SHOWING = 0.02
-PROFILED = (
-    "publish_many/100/sync-1000/penstock",
-    "publish_many/100/no-sync/penstock",
-    "one_by_one/100/no-sync/penstock",
-    "one_by_one/100/sync-1000/penstock",
-    "awaited/100/sync-each/penstock-64",
-    "read/100/read/penstock-for",
-    "read/100/read/penstock-batches",
-    "read/100/read/penstock-arrow",
-    "recovery/100/restart/penstock",
-)
 THREADS = {"MainThread": "event loop", "penstock-commit": "commit thread"}
 # Where a thread stands while it has nothing to do.
 WAITING = {
@@ -134,10 +123,10 @@ def profile_case(case: Case, folder: Path) -> list[Profile]:
     return profiles_of(case.name, sampler)
 
 
-def profile_all(cases: Mapping[str, Case], folder: Path) -> list[Profile]:
+def profile_all(cases: Mapping[str, Case], folder: Path, wanted: Sequence[str]) -> list[Profile]:
     """The profiles that the report shows, of those cases that were chosen."""
-    wanted: Sequence[str] = [name for name in PROFILED if name in cases]
-    return [profile for name in wanted for profile in profile_case(cases[name], folder)]
+    chosen = [cases[name] for name in wanted if name in cases]
+    return [profile for case in chosen for profile in profile_case(case, folder)]
 
 
 def longer(scale: Scale) -> Scale:
@@ -149,12 +138,12 @@ def main(name: str, seconds: float = 3.0) -> None:
     """Profile every case whose name contains ``name``."""
     from benchmarks.model import SCALES
     from benchmarks.report import profile_lines
-    from benchmarks.workloads import WORKLOADS
+    from benchmarks.suites import SUITES
 
     scale = replace(SCALES["default"], seconds=seconds, recovery_bytes=256 << 20)
-    for workload in WORKLOADS:
+    for workload in (one for suite in SUITES.values() for one in suite.workloads):
         for case in workload.cases(scale):
-            if name in case.name and "penstock" in case.contender:
+            if name in case.name and case.contender.startswith(("penstock", "resilient")):
                 print("\n".join(profile_lines(profile_case(case, Path.cwd()))))
 
 

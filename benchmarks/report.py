@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.model import POINTS
 from benchmarks.results import Judgement, Profile, Report, Result, decode
-from benchmarks.workloads import WORKLOADS
+from benchmarks.suites import SUITES, Suite
 
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -23,7 +23,7 @@ def amount(value: float, unit: str) -> str:
         return f"{_digits(value)} ×"
     if unit == "bytes/s":
         return f"{value / 1e9:.2f} GB/s"
-    if unit != "records/s":
+    if not unit.endswith("/s"):
         return f"{_digits(value)} {unit}"
     for size, letter in _UNITS:
         if value >= size:
@@ -32,13 +32,15 @@ def amount(value: float, unit: str) -> str:
 
 
 def _digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def markdown(report: Report, name: str = "log") -> str:
     """The whole page of ``name.json``."""
+    suite = SUITES[report.suite]
+    chosen = "" if report.suite == "log" else f" --suite {report.suite}"
     only = f" --only {report.only}" if report.only else ""
-    again = f"--{report.scale}{only} --json docs/benchmarks/{name}.json"
+    again = f"--{report.scale}{chosen}{only} --json docs/benchmarks/{name}.json"
     lines = [
         f"# Benchmark of the {name}",
         "",
@@ -46,9 +48,9 @@ def markdown(report: Report, name: str = "log") -> str:
         f"`make bench ARGS='{again}'` repeats the run.",
         "",
         *_machine(report),
-        *_how(report.results),
-        *_targets(report.targets),
-        *_workloads(report.results),
+        *_how(suite, report.results),
+        *_targets(suite, report.targets),
+        *_workloads(suite, report.results),
         *_failures(report),
         *_profiles(report.profiles),
     ]
@@ -64,35 +66,27 @@ def _machine(report: Report) -> Iterator[str]:
     yield ""
 
 
-def _how(results: Sequence[Result]) -> Iterator[str]:
+def _how(suite: Suite, results: Sequence[Result]) -> Iterator[str]:
     yield "## How it is measured"
     yield ""
     yield "- A round measures every contender once; the rounds follow each other, so that a slow"
-    yield "  phase of the disk hits all alike. A ratio is the median of the ratios of the rounds."
-    if any(result.contender == "raw" for result in results):
-        yield from _how_on_disk()
+    yield "  phase of the machine hits all alike. A ratio is the median of the ratios of the rounds."
+    if any(result.contender == suite.explained for result in results):
+        yield from suite.how
     yield ""
 
 
-def _how_on_disk() -> Iterator[str]:
-    yield "- “raw” is the limit: the very bytes that Penstock writes, packed beforehand, written with"
-    yield "  `os.write` and synced with `os.fdatasync` at the same points."
-    yield "- Nobody is compared at a weaker durability than Penstock's. SQLite runs in WAL mode with"
-    yield "  `synchronous=FULL` where Penstock syncs, LMDB with `sync=True`."
-    yield "- Every record is acknowledged, and where it says durable synced, before the clock stops."
-
-
-def _targets(targets: Sequence[Judgement]) -> Iterator[str]:
+def _targets(suite: Suite, targets: Sequence[Judgement]) -> Iterator[str]:
     if not targets:
         return
     yield "## Targets"
     yield ""
-    yield "For 100-byte records. The median is judged."
+    yield suite.about_targets
     yield ""
     rows = [
         [
             one.title,
-            f"≥ {amount(one.goal, one.unit)}",
+            f"{'≤' if one.at_most else '≥'} {amount(one.goal, one.unit)}",
             amount(one.median, one.unit),
             amount(one.best, one.unit),
             "met" if one.met else "**missed**",
@@ -102,8 +96,8 @@ def _targets(targets: Sequence[Judgement]) -> Iterator[str]:
     yield from table(["target", "goal", "median", "best", ""], rows)
 
 
-def _workloads(results: Sequence[Result]) -> Iterator[str]:
-    for workload in WORKLOADS:
+def _workloads(suite: Suite, results: Sequence[Result]) -> Iterator[str]:
+    for workload in suite.workloads:
         mine = [result for result in results if result.workload == workload.name]
         if mine:
             yield f"## {workload.title}"
@@ -118,12 +112,17 @@ def _groups(results: Iterable[Result]) -> Iterator[str]:
         return result.payload_bytes, result.point
 
     for (size, point), members in groupby(sorted(results, key=group), key=group):
-        yield f"### {size:,} bytes, {POINTS[point]}"
+        yield f"### {size:,} bytes, {POINTS[point]}" if size else f"### {capital(POINTS[point])}"
         yield ""
         rivals = list(members)
         bound = next((result.contender for result in rivals if result.bound), "raw")
         head = ["contender", "how", "best", "median", f"× {bound.partition('-')[0]}", "notes"]
         yield from table(head, [result_row(result) for result in rivals])
+
+
+def capital(text: str) -> str:
+    """The text with a capital letter."""
+    return text[:1].upper() + text[1:]
 
 
 def result_row(result: Result) -> list[str]:

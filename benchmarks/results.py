@@ -8,6 +8,8 @@ from statistics import median
 import msgspec
 
 FORMAT = 1
+FIT = "R²"
+"""The unit of how well something fits: 1 at most."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +44,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     median: float
     """The median over the rounds; this one is judged."""
     met: bool
+    at_most: bool = False
+    """Whether less is better."""
 
 
 class Hotspot(msgspec.Struct, frozen=True):
@@ -77,11 +81,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Cases that could not be measured, with the error."""
     only: str | None = None
     """What chose the cases, if not all were measured."""
+    suite: str = "log"
 
 
 def best(samples: Sequence[float], unit: str) -> float:
     """The best of some samples: of a rate the most, of a time or of memory the least."""
-    return max(samples) if unit.endswith("/s") else min(samples)
+    return max(samples) if unit.endswith("/s") or unit == FIT else min(samples)
 
 
 def ratios(of: Sequence[float], to: Sequence[float]) -> list[float]:

@@ -41,12 +41,13 @@ class Runner:
         return results_of(good, samples)
 
     def _measure_one(self, case: Case, samples: list[Sample]) -> None:
-        if case.name in self.failures:
+        if case.name in self.failures or (case.once and samples):
             return
         try:
             with self._folder_of(case) as folder:
+                gc.collect()
                 if self._scale.settle:
-                    settle()
+                    os.sync()  # let the disk finish what earlier cases left to it
                 samples.append(case.run(folder))
         except Exception as error:
             self.failures[case.name] = f"{type(error).__name__}: {error}"
@@ -73,12 +74,6 @@ class Runner:
         for folder in self._prepared.values():
             shutil.rmtree(folder, ignore_errors=True)
         self._prepared.clear()
-
-
-def settle() -> None:
-    """Let the disk finish what earlier cases left to it, and collect their garbage."""
-    gc.collect()
-    os.sync()
 
 
 def _rotated(cases: Sequence[Case], number: int) -> Sequence[Case]:

@@ -17,6 +17,10 @@ class Target:
     of: str
     goal: float
     to: str | None = None
+    at_most: bool = False
+    """At most ``goal``, not at least."""
+    note: str | None = None
+    """The note of the case that is judged, in place of its value; the unit is its last word."""
 
 
 def _against_peers(title: str, group: str, contender: str) -> Iterator[Target]:
@@ -64,14 +68,19 @@ def judge(results: Iterable[Result], targets: Iterable[Target] = TARGETS) -> lis
 
 
 def _judge_one(target: Target, known: Mapping[str, Result]) -> Judgement:
-    of = known[target.of]
-    if target.to is None:
-        unit, typical, at_best = of.unit, of.median, of.best
-    else:
-        to = known[target.to]
-        unit, typical = "×", median(ratios(of.samples, to.samples))
-        at_best = best(of.samples, of.unit) / best(to.samples, to.unit)
+    unit, typical, at_best = _found(target, known[target.of], known.get(target.to or ""))
     return Judgement(
         title=target.title, of=target.of, to=target.to, goal=float(target.goal), unit=unit,
-        best=at_best, median=typical, met=typical >= target.goal,
+        best=at_best, median=typical, at_most=target.at_most,
+        met=typical <= target.goal if target.at_most else typical >= target.goal,
     )  # fmt: skip
+
+
+def _found(target: Target, of: Result, to: Result | None) -> tuple[str, float, float]:
+    """Unit, median and best of what a target is about."""
+    if target.note is not None:
+        return target.note.rpartition(" ")[2], of.notes[target.note], of.notes[target.note]
+    if to is None:
+        return of.unit, of.median, of.best
+    at_best = best(of.samples, of.unit) / best(to.samples, to.unit)
+    return "×", median(ratios(of.samples, to.samples)), at_best

@@ -1,0 +1,87 @@
+"""The suites: what is measured together and shown on one page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks import bus, targets, workloads
+from benchmarks.bus.targets import TARGETS as BUS_TARGETS
+from benchmarks.model import Workload
+from benchmarks.targets import Target
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Workloads that share a page, with their targets."""
+
+    name: str
+    workloads: tuple[Workload, ...]
+    targets: tuple[Target, ...]
+    packages: tuple[str, ...]
+    """Those whose versions matter."""
+    profiled: tuple[str, ...]
+    """Cases that are sampled once more to see where the time goes."""
+    about_targets: str
+    explained: str
+    """The contender that ``how`` is about: without it the page needs no ``how``."""
+    how: tuple[str, ...]
+    on_disk: bool = False
+
+
+SUITES = {
+    suite.name: suite
+    for suite in (
+        Suite(
+            "log",
+            workloads.WORKLOADS,
+            targets.TARGETS,
+            ("penstock", "crc32c", "msgspec", "numpy", "pyarrow", "lmdb"),
+            profiled=(
+                "publish_many/100/sync-1000/penstock",
+                "publish_many/100/no-sync/penstock",
+                "one_by_one/100/no-sync/penstock",
+                "one_by_one/100/sync-1000/penstock",
+                "awaited/100/sync-each/penstock-64",
+                "read/100/read/penstock-for",
+                "read/100/read/penstock-batches",
+                "read/100/read/penstock-arrow",
+                "recovery/100/restart/penstock",
+            ),
+            about_targets="For 100-byte records. The median is judged.",
+            explained="raw",
+            how=(
+                "- “raw” is the limit: the very bytes that Penstock writes, packed beforehand, written with",
+                "  `os.write` and synced with `os.fdatasync` at the same points.",
+                "- Nobody is compared at a weaker durability than Penstock's. SQLite runs in WAL mode with",
+                "  `synchronous=FULL` where Penstock syncs, LMDB with `sync=True`.",
+                "- Every record is acknowledged, and where it says durable synced, before the clock stops.",
+            ),
+            on_disk=True,
+        ),
+        Suite(
+            "bus",
+            bus.WORKLOADS,
+            BUS_TARGETS,
+            ("penstock", "msgspec", "bubus", "pyee", "blinker"),
+            profiled=(
+                "events/queued/resilient",
+                "events/handled/resilient",
+                "burst/unawaited/resilient",
+                "commands/executed/resilient",
+            ),
+            about_targets="The median is judged.",
+            explained="resilient",
+            how=(
+                "- “resilient” is `ResilientMessageBus` as it comes: retries, a circuit breaker and dead",
+                "  letters for its one async handler. “plain” is `MessageBus`.",
+                "- The handler adds one to a counter, in all contenders alike, and every event is a new",
+                "  object. After each block the counter must agree with what was published.",
+                "- “queue” is a bare `asyncio.Queue` and a task that takes from it: no handler, no bus.",
+                "  “hand-rolled” is what programs write themselves: a dictionary of handlers and a task",
+                "  for each call. bubus, pyee and blinker are set up as their documentation says.",
+                "- “µs of processor” is the time of this process for each event; on a busy machine it says",
+                "  more than the rate.",
+            ),
+        ),
+    )
+}
