@@ -65,6 +65,8 @@ class Dispatch:
         self.middleware: list[EventMiddleware] = []
         self.counters = Counters()
         self.unsettled = 0
+        self.uncounted: list[Callable[[], int]] = []
+        """Tell how many events wait that enter the books when they are handled."""
         self.tasks: set[asyncio.Task[Any]] = set()
         self.on_settled: Callable[[Envelope], None] | None = None
         self.open_batches: dict[type, set[Batcher]] = {}
@@ -298,7 +300,7 @@ class Dispatch:
         if self.on_settled is not None:
             self.on_settled(envelope)
         if not self.unsettled and self._idle:
-            self._wake_idle()
+            self.wake_idle()
 
     def _close(self, envelope: Envelope, delivery: Delivery) -> None:
         counters = self.counters
@@ -325,7 +327,7 @@ class Dispatch:
             envelope.delivery.resolve(Outcome(0, dropped=True))
         if self.on_settled is not None:
             self.on_settled(envelope)
-        self._wake_idle()
+        self.wake_idle()
 
     # Waiting for all
 
@@ -339,9 +341,13 @@ class Dispatch:
         batchers = {batcher for found in self.open_batches.values() for batcher in found}
         return [envelope for batcher in batchers for envelope in batcher.drain()]
 
+    def uncounted_events(self) -> int:
+        """Events that wait in rings and are in no book yet."""
+        return sum(count() for count in self.uncounted)
+
     async def idle(self) -> None:
         """Return when nothing is unsettled."""
-        while self.unsettled:
+        while self.unsettled or self.uncounted_events():
             waiter = asyncio.get_running_loop().create_future()
             self._idle.append(waiter)
             try:
@@ -350,8 +356,9 @@ class Dispatch:
                 if waiter in self._idle:
                     self._idle.remove(waiter)
 
-    def _wake_idle(self) -> None:
-        if self.unsettled:
+    def wake_idle(self) -> None:
+        """Tell who waits for that, when nothing is left to be done."""
+        if self.unsettled or self.uncounted_events():
             return
         for waiter in self._idle:
             if not waiter.done():

@@ -90,6 +90,8 @@ class Intake:
         """Classes that have several lanes instead of one."""
         self.filters: list[Filter] = []
         self.pressure_callbacks: list[PressureCallback] = []
+        self.make_lane: Callable[[type], Lane] = self.make_plain_lane
+        """Makes the lane of a class that comes for the first time; may refuse it."""
         self.origin = f"{system.random.getrandbits(64):016x}"
         self.refusal: Closed | None = None
         self.recorder: EventRecorder | None = None
@@ -178,8 +180,14 @@ class Intake:
 
     def lane_of(self, envelope: Envelope) -> Lane:
         """The lane of an event: that of its class, or one of several, chosen once."""
-        spread = self.spreads.get(envelope.message.__class__) if self.spreads else None
-        return self.lane(envelope.message.__class__) if spread is None else spread.lane_of(envelope)
+        lane: Lane | None = envelope.lane
+        if lane is not None:
+            return lane
+        kind = envelope.message.__class__
+        lane = self.lanes.get(kind)
+        if lane is None and kind not in self.spreads:
+            lane = self._open_lane(kind)
+        return self.spreads[kind].lane_of(envelope) if lane is None else lane
 
     def all_lanes(self) -> Iterator[Lane]:
         """Every lane of every class."""
@@ -383,10 +391,13 @@ class Intake:
 
     def _open_lane(self, kind: type) -> Lane:
         check_type(kind)
-        topic = marks_of(kind).topic
-        lane = self.lanes[kind] = Lane(kind, self.make_queue(topic), self.dispatch)
+        lane = self.lanes[kind] = self.make_lane(kind)
         lane.running = self.running
         return lane
+
+    def make_plain_lane(self, kind: type) -> Lane:
+        """A lane with a queue."""
+        return Lane(kind, self.make_queue(marks_of(kind).topic), self.dispatch)
 
     def make_queue(self, topic: str) -> BoundedEventQueue:
         """A queue with the options of the bus."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from inspect import isawaitable
 from types import CoroutineType
@@ -36,6 +36,10 @@ class Lane:
         self.dispatch = dispatch
         self.concurrency = 1
         self.running = False
+        self.held_back = False
+        """Whether older lanes of the class have to be empty first."""
+        self.on_empty: Callable[[], None] | None = None
+        """Told when nothing is queued and nothing is in work."""
         self.pumps = 0
         self.suspended = 0
         self._room: OrderedDict[asyncio.Future[None], None] = OrderedDict()
@@ -53,11 +57,11 @@ class Lane:
     @property
     def idle(self) -> bool:
         """Whether nothing is queued and nothing is in work."""
-        return not self.pumps and not self.has_work
+        return not self.pumps and not self.has_work and not self.held_back
 
     def wake(self) -> None:
         """Make sure that somebody handles what is queued."""
-        if self.pumps != self.suspended or not self.running:
+        if self.pumps != self.suspended or not self.running or self.held_back:
             return
         plan = self.dispatch.registry.plan(self.kind, DEFAULT_SESSION)
         self.concurrency = plan.concurrency
@@ -201,6 +205,8 @@ class Lane:
         self.make_room()
         if self.has_work:
             self.wake()
+        elif self.on_empty is not None and not self.pumps:
+            self.on_empty()
 
     def _take(self) -> Envelope | None:
         while self.running:

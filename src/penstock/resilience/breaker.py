@@ -155,6 +155,13 @@ class CircuitBreaker:
         if self._succeeded >= self._look_at:
             self._note_success()
 
+    def passed(self, count: int) -> None:
+        """So many calls were made without asking, while the circuit was closed, and went well."""
+        self._admitted += count
+        self._succeeded += count
+        if self._succeeded >= self._look_at:
+            self._note_success()
+
     def failed(self, error: BaseException) -> None:
         """An admitted call raised. A cancellation or an ignored error is no failure."""
         if isinstance(error, (asyncio.CancelledError, *self.options.ignore)):

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.messages import Envelope
+from penstock.resilience.breaker import BreakerOptions, BreakerState, CircuitBreaker
 
 if TYPE_CHECKING:
-    from penstock.resilience.breaker import BreakerOptions, CircuitBreaker
     from penstock.resilience.retry import Retry
 
 REPLAY_HEADER = "x-penstock-replay"
@@ -53,6 +53,12 @@ class HandlerGuard:
         """How many dead letters each key has, when later events have to follow them."""
         self.succeeded = _nothing if breaker is None else breaker.succeeded
         """The handler returned. The breaker's own method: it is called for every message."""
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether every event is admitted at the moment."""
+        closed = self.breaker is None or self.breaker.state is BreakerState.CLOSED
+        return closed and not (self.lots or self.paused or self.blocked)
 
     def admits(self, envelope: Envelope) -> bool:
         if (self.lots or self.paused or self.blocked) and self.waits(envelope):
