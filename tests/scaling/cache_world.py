@@ -7,6 +7,9 @@ from typing import Any
 
 from penstock.errors import KeyNotFound, StoreFailed
 
+TTL = 60.0
+"""How long the entries of a cache with the policy TTL live."""
+
 
 async def inline(call):
     """Run a blocking call at once, on the loop: for tests without threads."""

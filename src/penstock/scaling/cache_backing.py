@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from typing import Any, Generic, NamedTuple, Protocol
 
 from penstock.errors import InvalidOption, KeyNotFound, StorageError
@@ -63,7 +63,7 @@ def _same_text(name: str) -> Any:
     return name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: CacheBacking[int, str](...) sets an attribute
 class CacheBacking(Generic[Key, Value]):
     """Where a cache writes through to.
 
@@ -116,7 +116,7 @@ class CacheBacking(Generic[Key, Value]):
         unreadable: list[str] = []
         found = self._readable(reversed(names), unreadable)
         if newest is None:
-            chosen = [one for one, _ in zip(found, range(entries_max), strict=False)]
+            chosen = list(islice(found, entries_max))
         else:
             chosen = _largest(found, entries_max, newest)
         return Preview(chosen, len(unreadable))
