@@ -1,0 +1,81 @@
+"""Memory stays flat: after a warm-up, events leave nothing behind."""
+
+import gc
+import sys
+
+import pytest
+
+from penstock.bus.bus import MessageBus
+from penstock.messages import Command, Event, topic
+from penstock.resilience.bus import ResilientMessageBus
+
+WARM_UP = 10_000
+
+
+@topic("memory.paid", key="account")
+class Paid(Event):
+    account: int
+    cents: int = 0
+
+
+class Refund(Command[int]):
+    cents: int = 0
+
+
+async def live(bus: MessageBus, count: int) -> None:
+    """Publish in every way there is, with sessions and commands in between."""
+    for number in range(0, count, 100):
+        for cents in range(96):
+            await bus.publish(Paid(number, cents))
+        bus.publish_nowait(Paid(number), headers={"n": str(number)})
+        await bus.publish_and_wait(Paid(number))
+        async with bus.atomic() as group:
+            group.publish(Paid(number))
+        if number % 1_000 == 0:
+            async with bus.session(f"session {number}") as session:
+                session.subscribe(Paid, lambda event: None)
+                await session.publish_and_wait(Paid(number))
+            await bus.execute(Refund(number))
+            await bus.settle()
+        else:
+            await bus.publish_and_wait(Paid(number), session="nobody's")
+    await bus.settle()
+
+
+async def growth_over(make_bus: type[MessageBus], count: int) -> tuple[int, int]:
+    """Objects and bytes that are there afterwards and were not before."""
+    async with make_bus() as bus:
+
+        async def handle(event: Paid) -> None:
+            pass
+
+        bus.subscribe(Paid, handle)
+        bus.subscribe(Paid, lambda event: None, concurrency=4)
+        bus.subscribe("memory.*", lambda events: None, batch=10)
+        bus.handle(Refund, lambda command: command.cents)
+        await live(bus, WARM_UP)
+        gc.collect()
+        objects, blocks = len(gc.get_objects()), sys.getallocatedblocks()
+        await live(bus, count)
+        gc.collect()
+        grown = len(gc.get_objects()) - objects, sys.getallocatedblocks() - blocks
+        assert bus.statistics().events_published == count + WARM_UP
+        return grown
+
+
+@pytest.mark.acceptance(129)
+@pytest.mark.parametrize("make_bus", [MessageBus, ResilientMessageBus])
+async def test_events_leave_nothing_behind(make_bus):
+    objects, blocks = await growth_over(make_bus, 200_000)
+    assert objects < 100
+    assert blocks < 1_000
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(600)
+@pytest.mark.acceptance(129)
+@pytest.mark.parametrize("make_bus", [MessageBus, ResilientMessageBus])
+async def test_a_million_events_leave_nothing_behind(make_bus):
+    objects, blocks = await growth_over(make_bus, 1_000_000)
+    assert objects < 100
+    assert blocks < 1_000
