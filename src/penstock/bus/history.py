@@ -89,6 +89,11 @@ class EventHistory:
             if envelopes:
                 await recorder.publish(envelopes)
 
+    def delivers_again(self, envelope: Envelope) -> bool:
+        """Whether an event that is not settled comes again when the bus is next started."""
+        recorder = self._recorder
+        return recorder is not None and self._redeliver and recorder.positions.keeps(envelope)
+
     def handlers_changed(self) -> None:
         """Somebody listens to more than before."""
         if self._redelivery is not None:

@@ -95,6 +95,13 @@ class HandledPositions:
         """An event needs nothing more; whether it was noted."""
         return self._open.pop(envelope.sequence, None) is not None
 
+    def keeps(self, envelope: Envelope) -> bool:
+        """Whether an event is in the log and not settled."""
+        ticket = self._open.get(envelope.sequence)
+        if ticket is None or ticket >= self._written:
+            return False
+        return self._span_of(ticket).written
+
     def handled(self) -> int:
         """The position below which everything is settled."""
         low = min(self._open.values(), default=self._next)
@@ -104,8 +111,10 @@ class HandledPositions:
             return self._end
         if self._unread is None:
             self._forget_below(low)
-        span = next(one for one in reversed(self._spans) if one.ticket <= low)
-        return min(span.position_of(low), self._end)
+        return min(self._span_of(low).position_of(low), self._end)
+
+    def _span_of(self, ticket: int) -> _Span:
+        return next(one for one in reversed(self._spans) if one.ticket <= ticket)
 
     def _forget_below(self, ticket: int) -> None:
         while len(self._spans) > 1 and self._spans[1].ticket <= ticket:

@@ -107,9 +107,12 @@ class ResilientMessageBus(MessageBus):
     async def _halt(self) -> list[Envelope]:
         """Events that are not finished are kept as dead letters when there is a log."""
         undrained = await super()._halt()
+        await self.history.flush()
         if self.dead_letters.waits:
             for envelope in undrained:
-                if SCHEDULE_HEADER not in envelope.headers:  # the schedule delivers it again itself
+                # The schedule and the event log deliver theirs again at the next start.
+                scheduled = SCHEDULE_HEADER in envelope.headers
+                if not scheduled and not self.history.delivers_again(envelope):
                     await self._burial.bury_stopped(envelope)
         return undrained
 
