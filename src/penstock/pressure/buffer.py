@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import operator
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -13,18 +15,21 @@ from penstock.errors import Closed, InvalidOption
 Item = TypeVar("Item")
 
 TAKE_TIMEOUT_SECONDS = 30.0
+NO_LIMIT = 1 << 62
 
 
 class Turns:
     """Who waits, first come first served. A turn that is given is kept for the one who got it.
 
-    Cancelled before its turn, one leaves the row. Cancelled at its turn, it passes it on.
+    Cancelled before its turn, one leaves the row. Cancelled at its turn, it passes it on. Who got a
+    turn in vain waits again with its old ticket, before those who came later.
     """
 
-    __slots__ = ("_row", "given")
+    __slots__ = ("_row", "_tickets", "given")
 
     def __init__(self) -> None:
-        self._row: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self._row: OrderedDict[asyncio.Future[None], int] = OrderedDict()
+        self._tickets = itertools.count()
         self.given = 0
         """Turns that were given and not used yet."""
 
@@ -32,10 +37,14 @@ class Turns:
         """How many wait for a turn or have one."""
         return len(self._row) + self.given
 
-    async def wait(self) -> None:
+    def ticket(self) -> int:
+        """A place in the row, behind all others."""
+        return next(self._tickets)
+
+    async def wait(self, ticket: int) -> None:
         """Return when it is our turn."""
         turn = asyncio.get_running_loop().create_future()
-        self._row[turn] = None
+        self._enter(turn, ticket)
         try:
             await turn
         except BaseException:
@@ -45,6 +54,12 @@ class Turns:
                 self.give(1)
             raise
         self.given -= 1
+
+    def _enter(self, turn: asyncio.Future[None], ticket: int) -> None:
+        is_last = not self._row or self._row[next(reversed(self._row))] < ticket
+        self._row[turn] = ticket
+        if not is_last:
+            self._row = OrderedDict(sorted(self._row.items(), key=operator.itemgetter(1)))
 
     def give(self, count: int) -> None:
         """Give turns to as many as wait, up to a count."""
@@ -63,8 +78,9 @@ class Turns:
 class Buffer(Generic[Item]):
     """Items in order. Belongs to one event loop.
 
-    ``limit`` tells from which depth on producers wait; it is the capacity, or less. ``put`` itself
-    never refuses: who calls it has decided before that there is room.
+    ``limit`` tells from which depth on producers wait: the capacity, or less, or NO_LIMIT where
+    they never do. ``put`` itself never refuses: who calls it has decided before. While a producer
+    waits there is no room that nobody was told of, so all changes end with ``make_room``.
     """
 
     def __init__(
@@ -89,13 +105,13 @@ class Buffer(Generic[Item]):
 
     def is_crowded(self, *, has_turn: bool) -> bool:
         """Whether a producer has to wait: there is no room, or others came before it."""
-        before = self.producers.given if has_turn else len(self.producers)
-        return len(self._items) + before >= self.limit
+        return len(self._items) >= self.limit or (len(self.producers) > 0 and not has_turn)
 
     def put(self, item: Item) -> None:
         """Append an item."""
         self._items.append(item)
         self.consumers.give(len(self._items) - self.consumers.given)
+        self.make_room()
 
     def drop_oldest(self) -> Item:
         """Take the oldest out to make room."""
@@ -120,10 +136,11 @@ class Buffer(Generic[Item]):
     async def _wait_for_items(self, timeout: float) -> None:
         self.check_open()
         async with self._timers.deadline(timeout, f"take from {self.name}"):
-            await self.consumers.wait()
+            ticket = self.consumers.ticket()
+            await self.consumers.wait(ticket)
             while not self._items:
                 self.check_open()
-                await self.consumers.wait()
+                await self.consumers.wait(ticket)
 
     def make_room(self) -> None:
         """Wake as many producers as there is room for."""

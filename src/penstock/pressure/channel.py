@@ -10,7 +10,7 @@ from typing import Generic
 
 from penstock.bus.timers import Timers
 from penstock.errors import InvalidOption
-from penstock.pressure.buffer import TAKE_TIMEOUT_SECONDS, Buffer, Item
+from penstock.pressure.buffer import NO_LIMIT, TAKE_TIMEOUT_SECONDS, Buffer, Item
 from penstock.pressure.drops import DropLog, Dropped
 from penstock.system import System
 
@@ -23,6 +23,9 @@ RATE_MIN = 100.0
 RATE_MAX = 100_000.0
 SLACK_SECONDS = 0.001
 """A wait that is shorter is not worth a turn of the loop; the rate is kept on average."""
+
+TINY = 1e-9
+"""Ten times 0.1 is a little less than 1 in floating point."""
 
 
 class OverflowMode(enum.Enum):
@@ -113,12 +116,12 @@ class Channel(Generic[Item]):
         self.sample_ratio = sample_ratio
         self._clock = (system or System()).clock
         self._timers = Timers(self._clock)
-        self._buffer = Buffer[Item](name, capacity, self._timers)
+        self._buffer = Buffer[Item](name, capacity, self._timers, self._limit)
         self._drops = DropLog(name, self._clock)
         self._mode = mode
         self._sent = self._taken = self._blocked = 0
         self._throttled = 0.0
-        self._credit = 0.0
+        self._sampled = 0
         self._slot = 0.0
         """When the next item may come."""
 
@@ -133,7 +136,7 @@ class Channel(Generic[Item]):
     @mode.setter
     def mode(self, mode: OverflowMode) -> None:
         self._mode = mode
-        self._buffer.producers.give_all()
+        self._buffer.make_room()
 
     def on_drop(self, callback: Callable[[Dropped], None]) -> None:
         """Call back with every item that is discarded."""
@@ -149,7 +152,7 @@ class Channel(Generic[Item]):
         """
         self._buffer.check_open()
         pause = self._pause() if self._mode is OverflowMode.DYNAMIC_THROTTLE else 0.0
-        if pause or self._is_crowded(has_turn=False):
+        if pause or self._buffer.is_crowded(has_turn=False):
             async with self._timers.deadline(timeout, f"send to {self._buffer.name}"):
                 await self._wait(pause)
         self._sent += 1
@@ -159,16 +162,22 @@ class Channel(Generic[Item]):
         if pause:
             await self._timers.sleep(pause)
             self._throttled += pause
+            self._buffer.check_open()
+        if self._buffer.is_crowded(has_turn=False):
+            await self._wait_for_room()
+
+    async def _wait_for_room(self) -> None:
+        self._blocked += 1
+        ticket = self._buffer.producers.ticket()
         has_turn = False
-        while self._is_crowded(has_turn=has_turn):
-            self._blocked += not has_turn
-            await self._buffer.producers.wait()
+        while self._buffer.is_crowded(has_turn=has_turn):
+            await self._buffer.producers.wait(ticket)
             self._buffer.check_open()
             has_turn = True
 
-    def _is_crowded(self, *, has_turn: bool) -> bool:
+    def _limit(self) -> int:
         waits = self._mode in (OverflowMode.BLOCK, OverflowMode.DYNAMIC_THROTTLE)
-        return waits and self._buffer.is_crowded(has_turn=has_turn)
+        return self._buffer.capacity if waits else NO_LIMIT
 
     def _pause(self) -> float:
         """Take the next free slot; the fuller the channel, the farther apart they are."""
@@ -180,6 +189,7 @@ class Channel(Generic[Item]):
     def _put(self, item: Item) -> bool:
         if not self._admits():
             self._drops.note(item)
+            self._buffer.make_room()
             return False
         if len(self._buffer) >= self._buffer.capacity:
             self._drops.note(self._buffer.drop_oldest())
@@ -194,15 +204,16 @@ class Channel(Generic[Item]):
     def _samples(self) -> bool:
         """Whether this item is one of those that are taken: of two every second, say."""
         if self._utilisation < self.throttle.high:
-            self._credit = 0.0
+            self._sampled = 0
             return True
         if len(self._buffer) >= self._buffer.capacity:
             return False
-        self._credit += self.sample_ratio
-        if self._credit < 1:
-            return False
-        self._credit -= 1
-        return True
+        self._sampled += 1
+        kept_before, kept = (
+            (self._sampled - 1) * self.sample_ratio,
+            self._sampled * self.sample_ratio,
+        )
+        return math.floor(kept + TINY) > math.floor(kept_before + TINY)
 
     @property
     def _utilisation(self) -> float:

@@ -126,7 +126,7 @@ def delay_at(utilisation: float, base: float, thresholds: BackpressureThresholds
     base = min(max(base, DELAY_MIN_SECONDS), DELAY_MAX_SECONDS)
     width = thresholds.shedding - thresholds.critical
     way = min(max((utilisation - thresholds.critical) / width, 0.0), 1.0)
-    return base * math.pow(DELAY_MAX_SECONDS / base, way)
+    return min(base * math.pow(DELAY_MAX_SECONDS / base, way), DELAY_MAX_SECONDS)
 
 
 def decide(

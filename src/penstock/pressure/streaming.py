@@ -7,7 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Generic
 
 from penstock.bus.timers import Timers
-from penstock.pressure.buffer import TAKE_TIMEOUT_SECONDS, Buffer, Item, checked_capacity
+from penstock.pressure.buffer import (
+    NO_LIMIT,
+    TAKE_TIMEOUT_SECONDS,
+    Buffer,
+    Item,
+    checked_capacity,
+)
 from penstock.pressure.contracts import BackpressureContext, OnBackpressureChanged
 from penstock.pressure.decisions import (
     RETRY_AFTER_SECONDS,
@@ -93,7 +99,7 @@ class StreamingBackpressureHandler(Generic[Item]):
     @strategy.setter
     def strategy(self, strategy: BackpressureStrategy) -> None:
         self._strategy = strategy
-        self._buffer.producers.give_all()
+        self._settings_changed()
 
     @property
     def acting(self) -> BackpressureStrategy:
@@ -113,8 +119,7 @@ class StreamingBackpressureHandler(Generic[Item]):
     @thresholds.setter
     def thresholds(self, thresholds: BackpressureThresholds) -> None:
         self._monitor.thresholds = thresholds
-        self._evaluate()
-        self._buffer.producers.give_all()
+        self._settings_changed()
 
     @property
     def capacity(self) -> int:
@@ -124,8 +129,7 @@ class StreamingBackpressureHandler(Generic[Item]):
     @capacity.setter
     def capacity(self, capacity: int) -> None:
         self._buffer.capacity = checked_capacity(capacity)
-        self._evaluate()
-        self._buffer.producers.give_all()
+        self._settings_changed()
 
     @property
     def directive(self) -> DegradationDirective:
@@ -172,9 +176,10 @@ class StreamingBackpressureHandler(Generic[Item]):
     async def _wait(self, timeout: float, *, critical: bool) -> PublishDecision:
         """Wait until this producer may go on; its decision then is no DELAY."""
         self._blocked += 1
+        ticket = self._buffer.producers.ticket()
         async with self._timers.deadline(timeout, f"publish to {self.subsystem}"):
             while True:
-                await self._buffer.producers.wait()
+                await self._buffer.producers.wait(ticket)
                 self._buffer.check_open()
                 decision = self._decide_now(critical=critical, has_turn=True)
                 if not decision.delayed:
@@ -205,7 +210,7 @@ class StreamingBackpressureHandler(Generic[Item]):
             self._shed += 1
             self._buffer.make_room()  # a turn that is not used is the next one's
             raise shed(self._refusal(level), "an item", subsystem=self.subsystem)
-        if acting is not DROP_OLDEST and self._is_crowded(context, has_turn=has_turn):
+        if self._is_crowded(context, has_turn=has_turn):
             return _delay(level, f"{context.depth} of {context.capacity} are waiting")
         if acting is DEGRADE_QUALITY:
             return self._degrade(level, share)
@@ -226,6 +231,8 @@ class StreamingBackpressureHandler(Generic[Item]):
     def _limit(self) -> int:
         """The depth from which on producers wait."""
         capacity = self._buffer.capacity
+        if self.acting is DROP_OLDEST:
+            return NO_LIMIT
         if self.acting is not BLOCK_PRODUCER:
             return capacity
         return math.ceil(round(capacity * self.thresholds.critical, ROUNDED_DIGITS))
@@ -277,6 +284,13 @@ class StreamingBackpressureHandler(Generic[Item]):
         """Evaluate only where the level may change: for most items this is one comparison."""
         if not self._low <= len(self._buffer) / self._buffer.capacity < self._high:
             self._evaluate()
+
+    def _settings_changed(self) -> None:
+        self._evaluate()
+        if self.acting is SHED_LOAD:
+            self._buffer.producers.give_all()  # those who are refused now must hear it
+        else:
+            self._buffer.make_room()
 
     def _evaluate(self) -> None:
         self._low, self._high = self.thresholds.band(self._monitor.evaluate())
