@@ -237,7 +237,7 @@ class Intake:
     def try_now(self, envelope: Envelope) -> bool:
         """The short way in, when nothing is in it; False leaves everything to the long one."""
         lane = self.lanes.get(envelope.message.__class__)
-        if lane is None or self.refusal is not None or self.filters or self.recorder is not None:
+        if lane is None or self.refusal is not None or self.filters:
             return False
         queue = lane.queue
         if queue.depth + queue.held >= queue.bound or not queue.offer(envelope):
@@ -245,6 +245,8 @@ class Intake:
         dispatch = self.dispatch
         dispatch.counters.published += 1
         dispatch.unsettled += 1
+        if self.recorder is not None:
+            self.recorder.note(envelope)
         if lane.pumps == lane.suspended:
             lane.wake()
         return True
