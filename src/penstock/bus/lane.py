@@ -147,7 +147,9 @@ class Lane:
                 before = copy_context()
                 try:
                     result = function(envelope.message)
-                    if type(result) is CoroutineType or isawaitable(result):
+                    if type(result) is CoroutineType:
+                        await result
+                    elif result is not None and isawaitable(result):
                         await result
                 except (Exception, asyncio.CancelledError) as error:
                     self._failed(handler, envelope, error)
@@ -202,6 +204,9 @@ class Lane:
 
     def _leave(self) -> None:
         self.pumps -= 1
+        loop = self.dispatch.loop
+        if loop is not None and loop.is_closed():
+            return  # nobody stopped the bus, and now its tasks are swept up
         self.make_room()
         if self.has_work:
             self.wake()
