@@ -26,6 +26,7 @@
     │   ├── BufferFull             the bound of a buffer is reached
     │   ├── RetentionFull          the topic rejects records until some are consumed
     │   ├── RateLimited            too many calls in too short a time
+    │   ├── LimitReached           a limit of the bus is reached
     │   ├── LoadShed               the pressure is so high that the message was refused
     │   ├── CircuitOpen            the handler fails so often that it is not called for a while
     │   └── DeadlineExceeded       the wait was longer than its deadline; the outcome is unknown
@@ -38,6 +39,7 @@
     ├── StorageError               the machine's fault
     │   ├── KeyNotFound            a store has no such key
     │   ├── StoreFailed            a disk or database call failed
+    │   ├── ProducerDied           the process that published into a shared ring is gone
     │   └── Poisoned               an earlier write or sync failed; reopen to go on
     └── DamageError                the bytes on disk are not the bytes that were written
         ├── DamagedEntry           an entry of the log fails its checks
@@ -167,6 +169,10 @@ class RateLimited(BusyError):
     """Too many calls in too short a time. Fields: retry_after, in seconds."""
 
 
+class LimitReached(BusyError):
+    """A limit of the bus is reached: raise it, or use less. Fields: limit, value."""
+
+
 class LoadShed(BusyError):
     """The pressure is so high that the message was refused. Nothing was queued.
 
@@ -218,6 +224,10 @@ class KeyNotFound(StorageError, KeyError):
 
 class StoreFailed(StorageError):
     """A call to the disk or the database failed; the cause is chained."""
+
+
+class ProducerDied(StorageError):
+    """The process that published into a shared ring is gone; all it had published was read."""
 
 
 class Poisoned(StorageError):

@@ -70,13 +70,17 @@ class Batcher:
         self._expiry: PendingCall | None = None
         self._running: asyncio.Future[None] | None = None
 
+    @property
+    def _size(self) -> int:
+        return self._batching.size if self._dispatch.batching else 1
+
     def add(self, envelope: Envelope) -> Awaitable[None] | None:
         """Take an event; returns what is to be awaited when that makes the batch full."""
         notes = delivery_of(envelope)
         notes.open += 1
         notes.elsewhere |= {self._handler}
         self._waiting.append(envelope)
-        if len(self._waiting) >= self._batching.size:
+        if len(self._waiting) >= self._size:
             return self.flush()
         self._wait_for_company(envelope)
         return None
@@ -111,7 +115,7 @@ class Batcher:
         self._dispatch.spawn(self.flush())
 
     def _take(self) -> list[Envelope]:
-        size = self._batching.size
+        size = self._size
         taken, self._waiting = self._waiting[:size], self._waiting[size:]
         if not self._waiting:
             self._stop_waiting()

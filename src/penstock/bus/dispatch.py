@@ -65,6 +65,8 @@ class Dispatch:
         self.middleware: list[EventMiddleware] = []
         self.counters = Counters()
         self.unsettled = 0
+        self.batching = True
+        """Whether handlers that take lists get more than one event at a time."""
         self.uncounted: list[Callable[[], int]] = []
         """Tell how many events wait that enter the books when they are handled."""
         self.tasks: set[asyncio.Task[Any]] = set()

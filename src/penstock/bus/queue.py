@@ -63,6 +63,7 @@ class BoundedEventQueue:
         "_high",
         "_levels",
         "_low",
+        "_marks",
         "_normal",
         "_overtakes",
         "bound",
@@ -89,15 +90,11 @@ class BoundedEventQueue:
         on_pressure: Callable[[bool], None] | None = None,
         on_drop: Callable[[Envelope], None] | None = None,
     ) -> None:
-        check_bounds(capacity, high_mark, low_mark)
-        self.capacity = capacity
         self.overflow = overflow
         self.on_pressure = on_pressure
         self.on_drop = on_drop
-        self._high = max(1, round(capacity * high_mark))
-        self._low = min(round(capacity * low_mark), self._high - 1)
-        self.bound = self._high if overflow is Overflow.ADAPTIVE_RATE_LIMIT else capacity
-        """From this depth on ``publish`` waits."""
+        self._marks = (high_mark, low_mark)
+        self.resize(capacity)
         self._levels: dict[int, deque[Envelope]] = {level: deque() for level in _LEVELS}
         self._normal = self._levels[Priority.NORMAL]
         self._overtakes = 0
@@ -109,6 +106,17 @@ class BoundedEventQueue:
         self.rejected = 0
         self.under_pressure = False
         self.pressure_starts = 0
+
+    def resize(self, capacity: int) -> None:
+        """Hold another number of events; those that are there stay, also when they are more."""
+        high_mark, low_mark = self._marks
+        check_bounds(capacity, high_mark, low_mark)
+        self.capacity = capacity
+        self._high = max(1, round(capacity * high_mark))
+        self._low = min(round(capacity * low_mark), self._high - 1)
+        adaptive = self.overflow is Overflow.ADAPTIVE_RATE_LIMIT
+        self.bound = self._high if adaptive else capacity
+        """From this depth on ``publish`` waits."""
 
     def __len__(self) -> int:
         return self.depth

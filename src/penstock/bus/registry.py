@@ -6,10 +6,10 @@ import fnmatch
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from penstock.bus.handlers import Handler
+from penstock.bus.handlers import Handler, Target
 from penstock.errors import DuplicateHandler, InvalidName
 from penstock.messages import DEFAULT_SESSION, dotted_name, marks_of
 
@@ -38,6 +38,8 @@ class Registry:
         self._session_plans: dict[tuple[type, str], Plan] = {}
         self._sessions: defaultdict[str, int] = defaultdict(int)
         self._order = itertools.count()
+        self.on_add: Callable[[Handler], None] | None = None
+        """Asked before a handler of events is added; it may refuse."""
         self.version = 0
         """Grows with every change."""
         self.count = 0
@@ -47,6 +49,8 @@ class Registry:
 
     def add(self, handler: Handler) -> None:
         """Register a handler of events."""
+        if self.on_add is not None:
+            self.on_add(handler)
         handler.order = next(self._order)
         handler.remove = self.remove
         if isinstance(handler.target, str):
@@ -68,6 +72,13 @@ class Registry:
             if not self._by_class[handler.target]:
                 del self._by_class[handler.target]
         self._changed(handler, -1)
+
+    def subscribers_of(self, target: Target) -> int:
+        """How many handlers listen to exactly this class or pattern."""
+        if isinstance(target, str):
+            return sum(handler.target == target for _, handler in self._by_pattern)
+        based = sum(handler.target is target for handler in self._by_base)
+        return len(self._by_class.get(target, ())) + based
 
     def plan(self, kind: type, session: str) -> Plan:
         """Who is called for an event of this class that was published in this session."""

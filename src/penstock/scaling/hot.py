@@ -124,9 +124,8 @@ class HotLane(Lane):
         return self.queue.in_ring
 
     def put(self, message: Any) -> bool:
-        """The shortest way in."""
-        queue = self.queue
-        if (queue.depth or not queue.ring.try_publish(message)) and not queue.put(message):
+        """The shortest way in; False when ring and queue are full."""
+        if not self.queue.put(message):
             return False
         if self.pumps == self.suspended:
             self.wake()
@@ -164,7 +163,7 @@ class HotLane(Lane):
                 else:
                     try:
                         result = function(message)
-                        if type(result) is CoroutineType or isawaitable(result):
+                        if type(result) is CoroutineType or (result is not None and isawaitable(result)):
                             await result
                         good += 1
                     except (Exception, asyncio.CancelledError) as error:

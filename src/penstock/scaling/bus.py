@@ -1,0 +1,277 @@
+"""The scalable bus: partitions, groups, the hot path, limits and pressure around any message bus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Self
+
+from penstock.bus.bus import MessageBus
+from penstock.bus.handlers import Filter, Handler, Target
+from penstock.bus.intake import PUBLISH_TIMEOUT_SECONDS
+from penstock.bus.statistics import BusStatistics, StopReport
+from penstock.errors import InvalidOption, LimitReached
+from penstock.messages import marks_of
+from penstock.pressure.message_bus import MessageBusBackpressure
+from penstock.pressure.monitor import PressureMonitor
+from penstock.pressure.states import BackpressureState, BackpressureThresholds
+from penstock.scaling.assignment import partitions_for
+from penstock.scaling.limits import BusLimits
+from penstock.scaling.metrics import RateMeter, lane_depths, scaling_metrics
+from penstock.scaling.ring import RING_CAPACITY
+from penstock.scaling.subscriber_groups import SubscriberGroups
+from penstock.scaling.topics import TopicLanes
+
+if TYPE_CHECKING:
+    from penstock.bus.bus import MessageBus as _Bus  # what it looks like
+else:
+    _Bus = object  # what it is: everything else comes from the bus inside
+
+
+class ScalableMessageBus(_Bus):
+    """Decorates a :class:`MessageBus`, plain or resilient. Every call of it works through this too.
+
+    ``partitions`` has the number of partitions by topic; without one, a topic has as many as its
+    largest group of subscribers asks for. ``hot_topics`` (and classes with ``@hot_path``) take the
+    hot path. ``limits`` and ``thresholds`` can be changed while it runs.
+
+    Use either the decorator or the bus inside, not both: what the bus inside is given passes by the
+    pressure and the limits. Belongs to the event loop of the bus inside.
+    """
+
+    def __init__(
+        self,
+        inner: MessageBus,
+        *,
+        partitions: Mapping[str, int] | None = None,
+        hot_topics: Iterable[str] = (),
+        ring_capacity: int = RING_CAPACITY,
+        limits: BusLimits | None = None,
+        thresholds: BackpressureThresholds | None = None,
+    ) -> None:
+        self._inner = inner
+        intake = inner._intake
+        queue_size = intake.options.capacity
+        self._limits = limits or BusLimits(max_message_queue_size=queue_size)
+        self._fixed = set(partitions or {})
+        self.lanes = TopicLanes(
+            intake,
+            self._limits,
+            partitions=partitions or {},
+            hot_topics=hot_topics,
+            ring_capacity=ring_capacity,
+        )
+        self.lanes.change_limits(self._limits)
+        self._groups = SubscriberGroups()
+        clock = inner._system.clock
+        monitor = PressureMonitor(
+            clock, subsystem=inner.name, thresholds=thresholds, timers=inner._timers
+        )
+        monitor.add(lambda: lane_depths(intake))
+        self.backpressure = MessageBusBackpressure(
+            monitor, inner._timers, on_batching=self._switch_batching
+        )
+        self._rate = RateMeter(clock)
+        self._published = 0
+        self._look_at = 0
+        self._short_way = {} if intake.recorder is not None else self.lanes.hot
+        """The hot classes, as long as nothing else wants to see every message."""
+        monitor.on_change(lambda _: self._look_soon())
+        inner._registry.on_add = self._check_subscribers
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        await self._inner.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.stop()
+
+    async def stop(self, **options: Any) -> StopReport:
+        """As :meth:`MessageBus.stop`."""
+        self._short_way = {}
+        self.backpressure.close()
+        return await self._inner.stop(**options)
+
+    # Subscribing
+
+    def on(self, *targets: Target, **options: Any) -> Callable[[Any], Any]:
+        """As :meth:`MessageBus.on`; ``group`` as for :meth:`subscribe`."""
+
+        def register(function: Any) -> Any:
+            for target in targets:
+                self.subscribe(target, function, **options)
+            return function
+
+        return register if targets else self._inner.on()
+
+    def subscribe(
+        self,
+        target: Target,
+        function: Callable[..., Any],
+        *,
+        group: str | None = None,
+        where: Filter | None = None,
+        **options: Any,
+    ) -> Handler:
+        """As :meth:`MessageBus.subscribe`. The members of a ``group`` share the partitions."""
+        if isinstance(target, type):
+            self.lanes.open(target)
+        if group is None:
+            return self._inner.subscribe(target, function, where=where, **options)
+        if not isinstance(target, type):
+            raise InvalidOption("a group needs a message class, not a pattern", option="group")
+        mine, join = self._groups.filter_for(target, group, where)
+        handler = self._inner.subscribe(target, function, where=mine, **options)
+        join(handler, lambda: self._fit_partitions(target))
+        self._fit_partitions(target)
+        return handler
+
+    def add_filter(self, accepts: Filter) -> None:
+        """As :meth:`MessageBus.add_filter`."""
+        self._short_way = {}
+        self._inner.add_filter(accepts)
+
+    def _fit_partitions(self, kind: type) -> None:
+        """Give a topic as many partitions as its subscribers can use, unless it is told."""
+        if marks_of(kind).topic not in self._fixed:
+            self.lanes.set_partitions(kind, partitions_for(max(1, self._groups.largest(kind))))
+
+    def set_partitions(self, kind: type, partitions: int) -> None:
+        """Change the number of partitions of a topic while it runs; order per key is kept."""
+        self._fixed.add(marks_of(kind).topic)
+        self.lanes.open(kind)
+        self.lanes.set_partitions(kind, partitions)
+
+    def set_hot(self, kind: type, *, hot: bool = True) -> None:
+        """Move a topic to the hot path, or away from it, while it runs; the order is kept."""
+        self.lanes.open(kind)
+        self.lanes.set_hot(kind, hot=hot)
+
+    # Publishing
+
+    async def publish(self, event: Any, **options: Any) -> None:
+        """As :meth:`MessageBus.publish`, under pressure.
+
+        From WARNING on the message gets a header, in CRITICAL this waits, in SHEDDING it raises
+        LoadShed unless the message's class is ``@critical``. Cancelled meanwhile, nothing was queued.
+        """
+        self._published = number = self._published + 1
+        if number >= self._look_at:
+            options = await self._press(event, options)
+        if not options:
+            hot = self._short_way.get(event.__class__)
+            if hot is not None and hot.put(event):
+                return
+        self._make_lanes(event)
+        await self._inner.publish(event, **options)
+
+    def publish_nowait(self, event: Any, **options: Any) -> None:
+        """As :meth:`MessageBus.publish_nowait`. It cannot wait, so it is not delayed, only refused."""
+        if self._inner._intake.thread != get_ident():
+            self._inner.publish_nowait(event, **options)
+            return
+        self._published = number = self._published + 1
+        if number >= self._look_at:
+            options = self._press_nowait(event, options)
+        if not options:
+            hot = self._short_way.get(event.__class__)
+            if hot is not None and hot.put(event):
+                return
+        self._make_lanes(event)
+        self._inner.publish_nowait(event, **options)
+
+    async def publish_and_wait(self, event: Any, **options: Any) -> Any:
+        """As :meth:`MessageBus.publish_and_wait`, under pressure."""
+        self._published += 1
+        options = await self._press(event, options)
+        self._make_lanes(event)
+        return await self._inner.publish_and_wait(event, **options)
+
+    def _make_lanes(self, event: Any) -> None:
+        kind = event.__class__
+        intake = self._inner._intake
+        if kind not in intake.lanes and kind not in intake.spreads:
+            self.lanes.open(kind)
+
+    async def _press(self, event: Any, options: dict[str, Any]) -> dict[str, Any]:
+        if self._inner._intake.is_nested():
+            return self._press_nowait(event, options)
+        marks = marks_of(event.__class__)
+        headers = await self.backpressure.before_publish(
+            marks.topic,
+            critical=marks.critical,
+            sequence=self._published,
+            timeout=options.get("timeout", PUBLISH_TIMEOUT_SECONDS),
+        )
+        self._look_at = self.backpressure.look_at
+        return _with_headers(options, headers)
+
+    def _press_nowait(self, event: Any, options: dict[str, Any]) -> dict[str, Any]:
+        marks = marks_of(event.__class__)
+        headers = self.backpressure.before_publish_nowait(
+            marks.topic, critical=marks.critical, sequence=self._published
+        )
+        self._look_at = self.backpressure.look_at
+        return _with_headers(options, headers)
+
+    def _look_soon(self) -> None:
+        self._look_at = 0
+
+    def _switch_batching(self, batching: bool) -> None:
+        self._inner._dispatch.batching = batching
+
+    # Limits and figures
+
+    @property
+    def current_limits(self) -> BusLimits:
+        """The limits that are in force."""
+        return self._limits
+
+    def reconfigure_limits(self, limits: BusLimits) -> None:
+        """Put other limits in force, at once. Nothing that was accepted is lost or reordered."""
+        if not isinstance(limits, BusLimits):
+            raise InvalidOption(f"a bus has BusLimits, not {limits!r}", option="limits")
+        self._limits = limits
+        self.lanes.change_limits(limits)
+
+    @property
+    def current_backpressure_state(self) -> BackpressureState:
+        """The level of pressure at this moment."""
+        return self.backpressure.monitor.evaluate()
+
+    def get_scaling_metrics(self) -> Mapping[str, Any]:
+        """Topics, messages per second, depths by partition, subscribers, ring positions, drops."""
+        rate = self._rate.look(self.statistics().events_published)
+        return scaling_metrics(self._inner, self.lanes, self._groups, self.backpressure, rate)
+
+    def statistics(self) -> BusStatistics:
+        """As :meth:`MessageBus.statistics`; what waits in rings counts as published and unsettled."""
+        figures = self._inner.statistics()
+        waiting = self._inner._dispatch.uncounted_events()
+        return replace(
+            figures,
+            events_published=figures.events_published + waiting,
+            events_unsettled=figures.events_unsettled + waiting,
+        )
+
+    def _check_subscribers(self, handler: Handler) -> None:
+        limit = self._limits.max_subscribers_per_topic
+        if self._inner._registry.subscribers_of(handler.target) >= limit:
+            raise LimitReached(
+                f"{handler.label} has {limit} subscribers: raise max_subscribers_per_topic with "
+                "reconfigure_limits()",
+                limit="max_subscribers_per_topic",
+                value=limit,
+            )
+
+
+def _with_headers(options: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
+    if not headers:
+        return options
+    return {**options, "headers": {**(options.get("headers") or {}), **headers}}

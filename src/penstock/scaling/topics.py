@@ -1,0 +1,150 @@
+"""Which lanes the topics of a bus have: one, several, or one on a ring; and how many may exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from penstock.bus.intake import Intake
+from penstock.bus.lane import Lane
+from penstock.errors import LimitReached
+from penstock.messages import marks_of
+from penstock.scaling.hot import HotLane, RingQueue
+from penstock.scaling.limits import BusLimits
+from penstock.scaling.partitions import Epochs, check_partitions
+from penstock.scaling.ring import RING_CAPACITY
+
+
+class TopicLanes:
+    """Makes and changes the lanes of one bus. Belongs to its event loop."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        limits: BusLimits,
+        *,
+        partitions: Mapping[str, int],
+        hot_topics: Iterable[str],
+        ring_capacity: int = RING_CAPACITY,
+    ) -> None:
+        for count in partitions.values():
+            check_partitions(count)
+        self.hot: dict[type, HotLane] = {}
+        """The classes whose messages take the short way at the moment."""
+        self._intake = intake
+        self._limits = limits
+        self._partitions = dict(partitions)
+        self._hot_topics = set(hot_topics)
+        self._ring_capacity = ring_capacity
+        intake.make_lane = self._make_first_lane
+
+    # Topics
+
+    def __len__(self) -> int:
+        return len(self._intake.lanes) + len(self._intake.spreads)
+
+    def kinds(self) -> list[type]:
+        """The message classes that have lanes."""
+        return [*self._intake.lanes, *self._intake.spreads]
+
+    def partitions_of(self, kind: type) -> int:
+        """How many partitions the topic of a class has."""
+        spread = self._intake.spreads.get(kind)
+        return spread.partitions if isinstance(spread, Epochs) else 1
+
+    def lanes_of(self, kind: type) -> list[Lane]:
+        """All lanes of a class, also those that only empty themselves."""
+        spread = self._intake.spreads.get(kind)
+        return list(spread.lanes()) if spread is not None else [self._intake.lanes[kind]]
+
+    def is_hot(self, kind: type) -> bool:
+        """Whether a class is marked as hot, or its topic is configured to be."""
+        marks = marks_of(kind)
+        return marks.hot_path or marks.topic in self._hot_topics
+
+    # Changes
+
+    def set_partitions(self, kind: type, partitions: int) -> None:
+        """Spread the events of a class from now on over so many partitions."""
+        check_partitions(partitions)
+        self._partitions[marks_of(kind).topic] = partitions
+        if (
+            kind in self.kinds()
+            and not self.is_hot(kind)
+            and self.partitions_of(kind) != partitions
+        ):
+            self._change(kind, [self._make_lane(kind) for _ in range(partitions)])
+
+    def set_hot(self, kind: type, *, hot: bool) -> None:
+        """Move a class to the hot path, or away from it."""
+        if hot == self.is_hot(kind):
+            return
+        topic = marks_of(kind).topic
+        (self._hot_topics.add if hot else self._hot_topics.discard)(topic)
+        if kind in self.kinds():
+            count = 1 if hot else self._partitions.get(topic, 1)
+            self._change(kind, [self._make_lane(kind) for _ in range(count)])
+
+    def change_limits(self, limits: BusLimits) -> None:
+        """Put other limits in force, for the queues that are there too."""
+        self._limits = limits
+        capacity = limits.max_message_queue_size
+        self._intake.options = replace(self._intake.options, capacity=capacity)
+        for lane in self._intake.all_lanes():
+            lane.queue.resize(capacity)
+            lane.make_room()
+
+    def _change(self, kind: type, lanes: list[Lane]) -> None:
+        for lane in lanes:
+            lane.running = self._intake.running
+        self.hot.pop(kind, None)
+        spread = self._intake.spreads.get(kind)
+        if not isinstance(spread, Epochs):
+            spread = Epochs([self._intake.lanes.pop(kind)], lambda lane: self._collapse(kind, lane))
+            self._intake.spreads[kind] = spread
+        spread.change(lanes)
+
+    def _collapse(self, kind: type, lane: Lane) -> None:
+        """A class has one lane and nothing before it: it takes the short ways again."""
+        lane.on_empty = None
+        del self._intake.spreads[kind]
+        self._intake.lanes[kind] = lane
+        if isinstance(lane, HotLane):
+            self.hot[kind] = lane
+
+    # Lanes
+
+    def _make_first_lane(self, kind: type) -> Lane:
+        if len(self) >= self._limits.max_topics:
+            raise LimitReached(
+                f"there are {len(self)} topics: raise max_topics with reconfigure_limits()",
+                limit="max_topics",
+                value=self._limits.max_topics,
+            )
+        lane = self._make_lane(kind)
+        if isinstance(lane, HotLane):
+            self.hot[kind] = lane
+        return lane
+
+    def open(self, kind: type) -> None:
+        """Give a class the partitions that its topic is configured to have."""
+        count = self._partitions.get(marks_of(kind).topic, 1)
+        if kind not in self.kinds():
+            self._intake.lane(kind)
+        if count != self.partitions_of(kind) and not self.is_hot(kind):
+            self._change(kind, [self._make_lane(kind) for _ in range(count)])
+
+    def _make_lane(self, kind: type) -> Lane:
+        if not self.is_hot(kind):
+            return self._intake.make_plain_lane(kind)
+        options = self._intake.options
+        queue = RingQueue(
+            self._intake.enclose,
+            self._ring_capacity,
+            capacity=options.capacity,
+            overflow=options.overflow,
+            high_mark=options.high_mark,
+            low_mark=options.low_mark,
+            on_drop=self._intake.dispatch.drop,
+        )
+        return HotLane(kind, queue, self._intake.dispatch, self._intake.enclose)
