@@ -172,7 +172,7 @@ class MessageBus:
     async def _drain(self) -> None:
         self._intake.empty_inbox()
         await self.history.flush()
-        while self._dispatch.unsettled or self._commands.running:
+        while self._dispatch.busy or self._commands.running:
             await self._dispatch.idle()
             await self._commands.idle()
 
@@ -198,7 +198,7 @@ class MessageBus:
             )
         self._intake.empty_inbox()
         async with self._timers.deadline(timeout, "settle the bus"):
-            while self._dispatch.unsettled or self.schedule.busy:
+            while self._dispatch.busy or self.schedule.busy:
                 await self.schedule.idle()
                 await self._dispatch.idle()
 

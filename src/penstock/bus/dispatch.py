@@ -343,13 +343,18 @@ class Dispatch:
         batchers = {batcher for found in self.open_batches.values() for batcher in found}
         return [envelope for batcher in batchers for envelope in batcher.drain()]
 
+    @property
+    def busy(self) -> bool:
+        """Whether something is left to be done."""
+        return bool(self.unsettled or self.uncounted_events())
+
     def uncounted_events(self) -> int:
         """Events that wait in rings and are in no book yet."""
         return sum(count() for count in self.uncounted)
 
     async def idle(self) -> None:
         """Return when nothing is unsettled."""
-        while self.unsettled or self.uncounted_events():
+        while self.busy:
             waiter = asyncio.get_running_loop().create_future()
             self._idle.append(waiter)
             try:
@@ -360,7 +365,7 @@ class Dispatch:
 
     def wake_idle(self) -> None:
         """Tell who waits for that, when nothing is left to be done."""
-        if self.unsettled or self.uncounted_events():
+        if self.busy:
             return
         for waiter in self._idle:
             if not waiter.done():

@@ -29,12 +29,16 @@ else:
     _Bus = object  # what it is: everything else comes from the bus inside
 
 
+NEVER = 1 << 62
+
+
 class ScalableMessageBus(_Bus):
     """Decorates a :class:`MessageBus`, plain or resilient. Every call of it works through this too.
 
     ``partitions`` has the number of partitions by topic; without one, a topic has as many as its
     largest group of subscribers asks for. ``hot_topics`` (and classes with ``@hot_path``) take the
-    hot path. ``limits`` and ``thresholds`` can be changed while it runs.
+    hot path. ``limits`` and ``thresholds`` can be changed while it runs. ``backpressure=False`` leaves
+    publishers alone until a queue is full.
 
     Use either the decorator or the bus inside, not both: what the bus inside is given passes by the
     pressure and the limits. Belongs to the event loop of the bus inside.
@@ -49,6 +53,7 @@ class ScalableMessageBus(_Bus):
         ring_capacity: int = RING_CAPACITY,
         limits: BusLimits | None = None,
         thresholds: BackpressureThresholds | None = None,
+        backpressure: bool = True,
     ) -> None:
         self._inner = inner
         intake = inner._intake
@@ -74,7 +79,8 @@ class ScalableMessageBus(_Bus):
         )
         self._rate = RateMeter(clock)
         self._published = 0
-        self._look_at = 0
+        self._pressing = backpressure
+        self._look_at = 0 if backpressure else NEVER
         self._short_way = {} if intake.recorder is not None else self.lanes.hot
         """The hot classes, as long as nothing else wants to see every message."""
         monitor.on_change(lambda _: self._look_soon())
@@ -189,7 +195,8 @@ class ScalableMessageBus(_Bus):
     async def publish_and_wait(self, event: Any, **options: Any) -> Any:
         """As :meth:`MessageBus.publish_and_wait`, under pressure."""
         self._published += 1
-        options = await self._press(event, options)
+        if self._pressing:
+            options = await self._press(event, options)
         self._make_lanes(event)
         return await self._inner.publish_and_wait(event, **options)
 
@@ -221,7 +228,7 @@ class ScalableMessageBus(_Bus):
         return _with_headers(options, headers)
 
     def _look_soon(self) -> None:
-        self._look_at = 0
+        self._look_at = 0 if self._pressing else NEVER
 
     def _switch_batching(self, batching: bool) -> None:
         self._inner._dispatch.batching = batching
