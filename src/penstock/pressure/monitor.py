@@ -8,6 +8,7 @@ when somebody wants to know.
 from __future__ import annotations
 
 import logging
+import operator
 from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -22,8 +23,7 @@ from penstock.pressure.readings import (
     Bottleneck,
     PressureStatistics,
     Reading,
-    StageStatistics,
-    fullest,
+    Stage,
     summed,
 )
 from penstock.pressure.states import (
@@ -43,6 +43,8 @@ STEP_MAX = 4_096
 """Messages between two looks, at most."""
 INTERVAL_SECONDS = 0.1
 """Between two looks of the timer, which runs only while there is pressure."""
+
+_utilisation = operator.attrgetter("utilisation")
 
 ReadDepths = Callable[[], Iterable[Reading]]
 """Tells the depths of a stage. It is called often and must not wait."""
@@ -89,8 +91,9 @@ class PressureMonitor:
         self._alarm: PendingCall | None = None
         self._sources: list[tuple[str, ReadDepths]] = []
         self._broken: set[ReadDepths] = set()
-        self._stages: list[StageStatistics] = []
-        self._bottleneck: Bottleneck | None = None
+        self._stages: list[Stage] = []
+        self._fullest: Stage | None = None
+        self._fullest_since_ms = 0
         self._due = 0
         self._since = _Moment(clock.monotonic(), clock.time_ms())
         self._seconds = dict.fromkeys(BackpressureState, 0.0)
@@ -145,10 +148,10 @@ class PressureMonitor:
 
     def evaluate(self) -> BackpressureState:
         """Read all depths and find the level; a change is told before this returns."""
-        self._stages = summed((stage, self._read(read)) for stage, read in self._sources)
-        top = fullest(self._stages)
+        self._stages = stages = self._read_all()
+        top = max(stages, key=_utilisation) if stages else None
         self.utilisation = top.utilisation if top is not None else 0.0
-        self._note_bottleneck(top)
+        self._note_fullest(top if top is not None and top.depth else None)
         level = self._thresholds.level(self.utilisation, self.level)
         if level is not self.level:
             self._change(level)
@@ -158,6 +161,13 @@ class PressureMonitor:
     def _step(self) -> int:
         capacity = min((one.capacity for one in self._stages if one.capacity), default=0)
         return min(max(capacity // LOOKS_PER_CAPACITY, 1), STEP_MAX)
+
+    def _read_all(self) -> list[Stage]:
+        stages: dict[str, list[Reading]] = {}
+        for stage, read in self._sources:
+            if readings := self._read(read):
+                stages[stage] = stages[stage] + readings if stage in stages else readings
+        return [summed(stage, readings) for stage, readings in stages.items()]
 
     def _read(self, read: ReadDepths) -> list[Reading]:
         try:
@@ -170,14 +180,16 @@ class PressureMonitor:
         self._broken.discard(read)
         return readings
 
-    def _note_bottleneck(self, top: StageStatistics | None) -> None:
-        if top is None or not top.depth:
-            self._bottleneck = None
-            return
-        before = self._bottleneck
-        same = before is not None and before.stage == top.stage
-        since = before.since if before is not None and same else self._now()
-        self._bottleneck = Bottleneck(stage=top.stage, source=top.fullest, since=since)
+    def _note_fullest(self, top: Stage | None) -> None:
+        before, self._fullest = self._fullest, top
+        if top is not None and (before is None or before.name != top.name):
+            self._fullest_since_ms = self._clock.time_ms()
+
+    def _bottleneck(self) -> Bottleneck | None:
+        top = self._fullest
+        if top is None:
+            return None
+        return Bottleneck(top.name, top.fullest, since=utc(self._fullest_since_ms))
 
     def _set_alarm(self) -> None:
         """Come back while there is pressure: when nobody publishes, nobody else would look."""
@@ -208,9 +220,9 @@ class PressureMonitor:
             previous=self.level,
             current=level,
             subsystem=self.subsystem,
-            time=self._now(),
+            time=utc(self._clock.time_ms()),
             utilisation=self.utilisation,
-            bottleneck=str(self._bottleneck or ""),
+            bottleneck=str(self._bottleneck() or ""),
         )
         self._seconds[self.level] += self._clock.monotonic() - self._since.monotonic
         self._since = _Moment(self._clock.monotonic(), self._clock.time_ms())
@@ -234,9 +246,6 @@ class PressureMonitor:
         finally:
             self._telling = False
 
-    def _now(self) -> datetime:
-        return utc(self._clock.time_ms())
-
     def statistics(self) -> PressureStatistics:
         """The figures of this moment; looks before."""
         self.evaluate()
@@ -249,8 +258,8 @@ class PressureMonitor:
             since=utc(self._since.time_ms),
             lasted=lasted,
             utilisation=self.utilisation,
-            bottleneck=self._bottleneck,
-            stages=tuple(self._stages),
+            bottleneck=self._bottleneck(),
+            stages=tuple(stage.statistics() for stage in self._stages),
             seconds=seconds,
             transitions=self.transitions,
             thresholds=self._thresholds,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -97,25 +97,40 @@ class PressureStatistics:
         )
 
 
-def summed(read: Iterable[tuple[str, list[Reading]]]) -> list[StageStatistics]:
-    """Depths and capacities by stage."""
-    stages: dict[str, list[Reading]] = {}
-    for stage, readings in read:
-        stages.setdefault(stage, []).extend(readings)
-    return [_stage(stage, readings) for stage, readings in stages.items() if readings]
+class Stage(NamedTuple):
+    """The depths of one stage as they were read, and their sums."""
+
+    name: str
+    depth: int
+    capacity: int
+    readings: list[Reading]
+
+    @property
+    def utilisation(self) -> float:
+        """The share of the stage's capacity in use."""
+        return self.depth / self.capacity if self.capacity > 0 else 0.0
+
+    @property
+    def fullest(self) -> Reading:
+        """The fullest source of the stage."""
+        return max(self.readings, key=lambda reading: reading.utilisation)
+
+    def statistics(self) -> StageStatistics:
+        """The stage as a value for people."""
+        return StageStatistics(
+            stage=self.name,
+            depth=self.depth,
+            capacity=self.capacity,
+            sources=len(self.readings),
+            fullest=self.fullest,
+        )
 
 
-def fullest(stages: Iterable[StageStatistics]) -> StageStatistics | None:
-    """The stage with the largest share in use."""
-    return max(stages, key=lambda stage: stage.utilisation, default=None)
-
-
-def _stage(stage: str, readings: list[Reading]) -> StageStatistics:
-    bounded = [reading for reading in readings if reading.capacity > 0]
-    return StageStatistics(
-        stage=stage,
-        depth=sum(reading.depth for reading in bounded),
-        capacity=sum(reading.capacity for reading in bounded),
-        sources=len(readings),
-        fullest=max(bounded or readings, key=lambda reading: reading.utilisation),
-    )
+def summed(name: str, readings: list[Reading]) -> Stage:
+    """Add up what was read; what has no bound does not count."""
+    depth = capacity = 0
+    for _, one_depth, one_capacity in readings:
+        if one_capacity > 0:
+            depth += one_depth
+            capacity += one_capacity
+    return Stage(name, depth, capacity, readings)
