@@ -52,6 +52,23 @@ async def test_memory_bus_on_virtual_time(memory_bus, virtual_clock, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_bus_on_virtual_time(bus, virtual_clock, bus_errors):
+    moments: list[float] = []
+
+    @bus.on(Ordered)
+    async def fail_twice(event):
+        moments.append(virtual_clock.monotonic())
+        if len(moments) < 3:
+            raise LookupError
+
+    bus_errors.expect(LookupError)
+    await bus.publish(Ordered(1))
+    await settle(bus, virtual_clock, patience=0.01)
+    assert len(moments) == 3
+    assert moments == sorted(moments)
+    assert_published(bus, Ordered, count=1)
+
+
 async def test_errors_that_are_expected(memory_bus, virtual_clock, bus_errors):
     @memory_bus.on(Ordered)
     def fail(event):
