@@ -11,6 +11,7 @@ import asyncio
 import fcntl
 import heapq
 import itertools
+import mmap
 import os
 import random
 import threading
@@ -219,6 +220,11 @@ class OsFiles:
 
     def watch(self) -> Watch | None:
         return InotifyWatch.start()
+
+
+def map_shared(descriptor: int, length: int) -> mmap.mmap:
+    """The first bytes of an open file as memory that all processes which map it share."""
+    return mmap.mmap(descriptor, length)
 
 
 _time_ns = time.time_ns

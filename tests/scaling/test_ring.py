@@ -20,6 +20,7 @@ from penstock.scaling import (
     Yield,
 )
 from penstock.testing import VirtualClock
+from tests.scaling.threads import running
 
 
 class Thing:
@@ -99,7 +100,7 @@ def test_the_ring_is_a_bounded_queue_for_each_consumer(exponent, steps):
             assert took == room
             number += took
             for one in expected:
-                one += items[:took]
+                one.extend(items[:took])
         elif step == "join":
             consumers.append(ring.consumer())
             expected.append([])
@@ -342,12 +343,14 @@ def test_a_closed_ring_is_read_to_its_end():
     consumer = ring.consumer()
     ring.publish_many([1, 2])
     ring.close()
-    for publish in [ring.publish, ring.try_publish]:
-        with pytest.raises(Closed):
-            publish(3)
-    for publish_many in [ring.publish_many, ring.try_publish_many]:
-        with pytest.raises(Closed):
-            publish_many([3])
+    with pytest.raises(Closed):
+        ring.publish(3)
+    with pytest.raises(Closed):
+        ring.try_publish(3)
+    with pytest.raises(Closed):
+        ring.publish_many([3])
+    with pytest.raises(Closed):
+        ring.try_publish_many([3])
     assert not consumer.finished
     assert consumer.drain() == [1, 2]
     assert consumer.finished
@@ -449,31 +452,6 @@ async def test_a_processor_ends_when_its_consumer_is_closed():
 # ------------------------------------------------------------------------------------- waiting
 
 
-class running:  # noqa: N801
-    """A thread for the body of a with statement; its error is raised at the end."""
-
-    def __init__(self, function) -> None:
-        self.function = function
-        self.error: BaseException | None = None
-        self.thread = threading.Thread(target=self.run)
-
-    def run(self) -> None:
-        try:
-            self.function()
-        except BaseException as error:  # noqa: BLE001
-            self.error = error
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.thread.join(50)
-        assert not self.thread.is_alive()
-        if self.error is not None:
-            raise self.error
-
-
 @pytest.mark.parametrize("strategy", [Spin(), Yield(), Sleep()])
 def test_a_wait_ends_at_its_deadline(strategy):
     clock = TickingClock()
@@ -567,7 +545,12 @@ async def test_another_thread_wakes_the_loop_once_for_many_entries(monkeypatch):
     waiting = asyncio.create_task(consumer.wait_async(50))
     while not ring.parked:
         await asyncio.sleep(0)
-    with running(lambda: [ring.publish(number) for number in range(500)]):
+
+    def produce() -> None:
+        for number in range(500):
+            ring.publish(number)
+
+    with running(produce):
         pass
     assert await waiting
     assert consumer.drain() == list(range(500))

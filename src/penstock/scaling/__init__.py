@@ -24,6 +24,8 @@ from penstock.scaling.processor import RingProcessor
 from penstock.scaling.ring import Ring, SharedProducerRing
 from penstock.scaling.routing import Router, route
 from penstock.scaling.sequence import Sequence
+from penstock.scaling.shared_consumer import SharedRingConsumer
+from penstock.scaling.shared_ring import SharedRing
 from penstock.scaling.stages import ConsumerPosition, RingStatistics
 from penstock.scaling.waiting import Park, Sleep, Spin, WaitStrategy, Yield
 
@@ -51,6 +53,8 @@ __all__ = [
     "ScalingLimits",
     "Sequence",
     "SharedProducerRing",
+    "SharedRing",
+    "SharedRingConsumer",
     "Sleep",
     "Spin",
     "WaitStrategy",

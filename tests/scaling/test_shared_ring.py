@@ -1,0 +1,416 @@
+"""The ring in shared memory: within a process, between processes, and when they are killed."""
+
+import os
+import pickle
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import (
+    BufferFull,
+    Closed,
+    DamagedEntry,
+    Forked,
+    InvalidName,
+    InvalidOption,
+    NotSupported,
+    ProducerDied,
+    RecordTooLarge,
+    UsageError,
+)
+from penstock.scaling import Park, SharedRing, Sleep, Spin, Yield
+from penstock.scaling.shared_entry import EntryArea
+from penstock.scaling.shared_places import SharedSequence
+from penstock.scaling.shared_segment import path_of, sweep
+from penstock.system import System
+from penstock.testing import VirtualClock
+from tests.scaling import ring_programs as programs
+from tests.scaling.ring_programs import ask, child, number_of, numbers
+
+SMALL = 4_096
+
+
+@pytest.fixture
+def ring():
+    with SharedRing.create(capacity_bytes=SMALL, timeout=20) as one:
+        yield one
+        for place in one._segment.places.consumers:
+            place.own((0, 0))
+    assert not os.path.exists(path_of(one.name))
+
+
+# ------------------------------------------------------------------------------- one process
+
+
+@pytest.mark.parametrize("sizes", [[0], [1], [60] * 30, [0, 1, 7, 8, 9, 0], range(60)])
+def test_records_come_out_as_they_went_in(ring, sizes):
+    consumer = ring.consumer()
+    for seed in range(30):
+        records = [bytes([seed]) * size for size in sizes]
+        ring.put_many(records)
+        assert consumer.get_many(len(records)) == records
+    assert ring.statistics().records == 30 * len(records)
+
+
+@pytest.mark.acceptance(28)
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 700), max_size=12)), max_size=60))
+def test_the_shared_ring_is_a_bounded_queue(steps):
+    """Random sizes across the end of the memory, many times around."""
+    with SharedRing.create(capacity_bytes=SMALL) as ring, ring.consumer() as consumer:
+        waiting: list[bytes] = []
+        for put, sizes in steps:
+            if put:
+                records = [os.urandom(size) for size in sizes]
+                done = ring.try_put_many(records)
+                waiting += records[:done]
+                assert done == len(records) or ring.statistics().depth > 0
+            else:
+                taken = consumer.drain(len(sizes))
+                assert taken == waiting[: len(taken)]
+                assert len(taken) == min(len(sizes), len(waiting))
+                del waiting[: len(taken)]
+        assert consumer.drain(10_000) == waiting
+
+
+def test_a_large_batch_is_split_and_a_record_too_large_refused(ring):
+    consumer = ring.consumer()
+    assert ring.try_put_many([b"x" * 500] * 20) < 20
+    got = len(consumer.drain())
+    assert got > 4
+    with pytest.raises(RecordTooLarge):
+        ring.put_many([b"small", b"x" * (ring.entry_bytes_max + 1)])
+    assert consumer.drain() == []
+
+
+def test_a_full_ring_says_who_is_slow_and_how_much_was_put(ring):
+    consumer = ring.consumer()
+    records = [b"%d" % number * 300 for number in range(10)] * 2
+    with pytest.raises(BufferFull) as caught:
+        ring.put_many(records, timeout=0.01)
+    assert caught.value.process_id == os.getpid()
+    taken = consumer.drain()
+    assert taken == records[: caught.value.published]
+    ring.put_many(records[len(taken) :])
+    assert consumer.drain() == records[len(taken) :]
+
+
+def test_consumers_that_are_slow_late_or_gone(ring):
+    first = ring.consumer()
+    ring.put_many([b"a" * 1500, b"b" * 1500])
+    late = ring.consumer()
+    assert late.drain() == []
+    assert ring.try_put_many([b"c" * 1500]) == 0
+    first.close()
+    assert ring.try_put_many([b"c" * 1500]) == 1
+    assert late.drain() == [b"c" * 1500]
+    with pytest.raises(Closed):
+        first.get_many()
+
+
+def test_a_consumer_behind_a_barrier_waits_for_whole_entries(ring):
+    first = ring.consumer()
+    second = ring.consumer(after=[first])
+    ring.put_many([b"1", b"2"])
+    ring.put_many([b"3"])
+    assert first.poll(1) == first.poll(1) == [b"1"]
+    first.advance()
+    assert second.poll() == []
+    assert first.drain(1) == [b"2"]
+    assert second.drain() == [b"1", b"2"]
+    first.close()
+    assert second.drain() == [b"3"]
+    with pytest.raises(InvalidOption):
+        ring.consumer(after=[first])
+
+
+def test_statistics_show_every_sequence(ring):
+    fast, slow = ring.consumer(), ring.consumer()
+    ring.put_many([b"1234"] * 3)
+    fast.drain()
+    ring.put_many([b"1234"])
+    shown = ring.statistics()
+    assert [one.records for one in shown.consumers] == [3, 0]
+    assert all(shown.published - one.position == one.depth for one in shown.consumers)
+    assert shown.depth == shown.consumers[1].depth == shown.published
+    assert (shown.records, shown.capacity_bytes) == (4, SMALL)
+    slow.close()
+
+
+def test_the_end_of_a_ring(ring):
+    consumer = ring.consumer()
+    assert consumer.get_many(timeout=0) == []
+    ring.put_many([b"last"])
+    ring.close()
+    ring.close()
+    with pytest.raises(Closed):
+        ring.put_many([b"more"])
+    assert consumer.get_many() == [b"last"]
+    with pytest.raises(Closed):
+        consumer.get_many()
+    consumer.close()
+    consumer.close()
+
+
+@pytest.mark.parametrize("strategy", [Sleep(), Yield(), Spin()])
+def test_a_wait_ends_at_its_deadline(strategy):
+    system = System(clock=TickingClock())
+    with SharedRing.create(capacity_bytes=SMALL, wait=strategy, system=system) as ring:
+        with ring.consumer() as consumer:
+            assert consumer.get_many(timeout=2) == []
+            with pytest.raises(BufferFull):
+                ring.put_many([b"x" * 1_000] * 9, timeout=2)
+            assert len(consumer.drain()) == 4
+
+
+class TickingClock(VirtualClock):
+    """Time passes with each look at it."""
+
+    def monotonic(self) -> float:
+        self.advance(0.01)
+        return super().monotonic()
+
+
+def test_what_makes_no_sense_is_refused(ring):
+    with pytest.raises(InvalidName):
+        SharedRing.create("../etc")
+    with pytest.raises(UsageError, match="no shared ring"):
+        SharedRing.attach("nobody-made-this")
+    with pytest.raises(UsageError, match="in use"):
+        SharedRing.create(ring.name)
+    for wrong in [{"capacity_bytes": 1}, {"consumers_max": 0}, {"consumers_max": 1_000}]:
+        with pytest.raises(InvalidOption):
+            SharedRing.create(**wrong)
+    with SharedRing.create(capacity_bytes=SMALL, wait=Park()) as parked:
+        with parked.consumer() as consumer, pytest.raises(NotSupported):
+            consumer.get_many()
+    consumers = [ring.consumer() for _ in range(16)]
+    with pytest.raises(BufferFull):
+        ring.consumer()
+    with pytest.raises(InvalidOption):
+        consumers[0].advance(1)
+
+
+# ------------------------------------------------------------------- torn and reordered memory
+
+
+def test_an_entry_with_any_wrong_byte_does_not_prove_itself():
+    memory = bytearray(1024)
+    area = EntryArea(memoryview(memory), 1024)
+    size = area.write(1024 * 7 + 1000, [b"some", b"", b"records"], [4, 0, 7])
+    position = 1024 * 7 + 1000
+    assert area.read(position) == ([b"some", b"", b"records"], size)
+    meaning = 24 + 4 * 3 + 11
+    for offset in [*range(20), *range(24, meaning)]:
+        memory[(position + offset) % 1024] ^= 0x10
+        assert area.read(position) is None
+        memory[(position + offset) % 1024] ^= 0x10
+    assert area.read(position) is not None
+
+
+def test_the_entry_of_an_earlier_lap_does_not_prove_itself():
+    area = EntryArea(memoryview(bytearray(1024)), 1024)
+    area.write(1024, [b"old"], [3])
+    assert area.read(1024) == ([b"old"], 32)
+    assert area.read(2048) is None
+
+
+def test_every_mixture_of_an_old_and_a_new_entry_is_seen():
+    """The stores of an entry arrive in any order: each 8-byte word is old or new."""
+    old, new = bytearray(128), bytearray(128)
+    EntryArea(memoryview(old), 128).write(128, [b"o" * 9, b"ld"], [9, 2])
+    EntryArea(memoryview(new), 128).write(256, [b"new", b"er"], [3, 2])
+    words = 5
+    for pattern in range(1 << words):
+        mixed = bytearray(old)
+        for word in range(words):
+            if pattern >> word & 1:
+                mixed[8 * word : 8 * word + 8] = new[8 * word : 8 * word + 8]
+        found = EntryArea(memoryview(mixed), 128).read(256)
+        complete = mixed[:37] == new[:37]
+        assert found == (([b"new", b"er"], 40) if complete else None)
+
+
+def test_a_torn_sequence_keeps_its_last_good_value():
+    words = memoryview(bytearray(64)).cast("Q")
+    writer, reader = SharedSequence(words, 0), SharedSequence(words, 0)
+    assert reader.value == 0
+    writer.value = 2**32 - 8
+    assert reader.value == 2**32 - 8
+    before = words.tolist()
+    writer.value = 2**32 + 8
+    after = words.tolist()
+    for mixed in [(before[2], after[3]), (after[2], before[3])]:
+        words[2], words[3] = mixed
+        assert reader.value == 2**32 - 8
+    low, high = 2**32 - 1, (2**32 - 1) << 32
+    for one, other in [(low, high), (high, low)]:
+        words[2] = after[2] & one | before[2] & other
+        words[3] = after[3] & one | before[3] & other
+        assert reader.value == 2**32 - 8
+    words[2], words[3] = after[2], after[3]
+    assert reader.value == 2**32 + 8
+
+
+def test_a_cursor_that_is_seen_before_its_entry_is_waited_for(ring):
+    consumer = ring.consumer()
+    ring.put_many([b"first"])
+    assert consumer.drain() == [b"first"]
+    hidden = bytes(ring._area.memory)
+    ring.put_many([b"second"])
+    arrived = bytes(ring._area.memory)
+    ring._area.memory[:] = hidden
+    assert consumer.poll() == []
+    assert consumer.get_many(timeout=0) == []
+    ring._area.memory[:] = arrived
+    assert consumer.get_many() == [b"second"]
+
+
+def test_an_entry_that_never_proves_itself_is_damage():
+    system = System(clock=TickingClock())
+    with SharedRing.create(capacity_bytes=SMALL, system=system) as ring:
+        with ring.consumer() as consumer:
+            ring.put_many([b"first"])
+            consumer.drain()
+            ring.put_many([b"second"])
+            ring._area.memory[consumer._next + 30] ^= 1
+            with pytest.raises(DamagedEntry):
+                consumer.get_many(timeout=20)
+
+
+def test_a_consumer_whose_first_entry_was_overrun_starts_at_the_cursor():
+    system = System(clock=TickingClock())
+    with SharedRing.create(capacity_bytes=SMALL, system=system) as ring:
+        consumer = ring.consumer()
+        place = consumer.place
+        place.own((0, 0))  # the producer does not see the gate yet
+        for _ in range(10):
+            ring.put_many([b"x" * 1000])
+        place.own((os.getpid(), 0))
+        assert consumer.get_many(timeout=3) == []
+        ring.put_many([b"seen"])
+        assert consumer.get_many() == [b"seen"]
+        consumer._segment.places.free(place)
+
+
+# ---------------------------------------------------------------------------- many processes
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_consumer_is_handed_to_another_process(ring, method):
+    consumer = ring.consumer()
+    with child(programs.read_all, consumer, method=method) as (_, there):
+        assert ask(there) == "reading"
+        for first in range(0, 5_000, 100):
+            ring.put_many(numbers(first, first + 100))
+        ring.close()
+        assert ask(there) == (0, 5_000)
+        with pytest.raises(Forked):
+            consumer.get_many()
+
+
+def test_a_consumer_is_handed_over_once(ring):
+    consumer = ring.consumer()
+    ticket = pickle.dumps(consumer)
+    with child(programs.stop_reading, consumer) as (_, there):
+        ring.put_many([b"x"])
+        assert ask(there) == 1
+        with pytest.raises(UsageError, match="handed to another"):
+            pickle.loads(ticket)
+
+
+def test_a_process_finds_the_ring_by_name_and_reads_from_then_on(ring):
+    with child(programs.attach_and_read, ring.name) as (_, there):
+        assert ask(there) == "reading"
+        for first in range(1_000, 3_000, 100):
+            ring.put_many(numbers(first, first + 100))
+        ring.close()
+        assert ask(there) == (1_000, 3_000)
+
+
+def test_the_producer_may_be_another_process_and_there_is_one(ring):
+    consumer = ring.consumer()
+    with child(programs.put_for_ever, ring, 0) as (_, there):
+        ask(there)
+        assert consumer.wait(20)
+        with pytest.raises(NotSupported, match="is the producer"):
+            ring.put_many([b"mine"])
+
+
+def test_a_killed_consumer_no_longer_holds_the_producer(ring):
+    kept = ring.consumer()
+    with child(programs.stop_reading, ring.consumer()) as (process, there):
+        ring.put_many(numbers(0, 10))
+        assert ask(there) == 10
+        assert kept.drain() == numbers(0, 10)
+        ring.put_many([b"x" * 1500, b"x" * 1500])
+        kept.drain()
+        assert ring.try_put_many([b"y" * 1500]) == 0, "the stuck consumer gates"
+        process.kill()
+        ring.put_many([b"y" * 1500])
+    assert kept.drain() == [b"y" * 1500]
+    assert len(ring.statistics().consumers) == 1
+
+
+def test_a_killed_consumer_no_longer_holds_those_after_it(ring):
+    first = ring.consumer()
+    second = ring.consumer(after=[first])
+    with child(programs.stop_reading, first) as (process, there):
+        ring.put_many(numbers(0, 10))
+        ring.put_many(numbers(10, 20))
+        ask(there)
+        process.kill()
+        read = second.get_many(timeout=20)
+        while len(read) < 20:
+            read += second.get_many(timeout=20)
+        assert read == numbers(0, 20)
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_a_killed_producer_leaves_whole_entries_and_another_goes_on(ring, attempt):
+    consumer = ring.consumer()
+    seen: list[bytes] = []
+    with child(programs.put_for_ever, ring, 0) as (process, there):
+        ask(there)
+        while len(seen) < 1_000 * (attempt + 1):
+            seen += consumer.get_many(timeout=20)
+        process.kill()
+        with pytest.raises(ProducerDied):
+            while True:
+                seen += consumer.get_many(timeout=20)
+    assert len(seen) % 100 == 0
+    ring.put_many(numbers(len(seen), len(seen) + 50))
+    seen += consumer.get_many()
+    assert [number_of(record) for record in seen] == list(range(len(seen)))
+
+
+def test_the_memory_of_killed_processes_is_removed():
+    with child(programs.make_and_hang) as (process, there):
+        name = ask(there)
+        assert name not in sweep(System())
+        assert os.path.exists(path_of(name))
+        process.kill()
+        process.join()
+        assert name in sweep(System())
+        assert not os.path.exists(path_of(name))
+
+
+def test_a_name_left_by_dead_processes_is_used_again():
+    with child(programs.make_and_hang) as (process, there):
+        name = ask(there)
+        process.kill()
+        process.join()
+        with SharedRing.create(name, capacity_bytes=SMALL) as ring, ring.consumer() as consumer:
+            ring.put_many([b"new"])
+            assert consumer.get_many() == [b"new"]
+
+
+def test_an_old_ring_does_not_remove_a_younger_one_of_its_name():
+    old = SharedRing.create("same-name", capacity_bytes=SMALL)
+    os.unlink(path_of("same-name"))
+    with SharedRing.create("same-name", capacity_bytes=SMALL):
+        old.close()
+        assert os.path.exists(path_of("same-name"))
+    assert not os.path.exists(path_of("same-name"))
