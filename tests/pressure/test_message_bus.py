@@ -8,7 +8,6 @@ import logging
 import pytest
 
 from penstock import Event, MessageBus, QueueOptions, System, critical, topic
-from penstock.bus.batching import Batcher, Batching
 from penstock.bus.timers import Timers
 from penstock.errors import Closed, DeadlineExceeded, LoadShed, NotSupported
 from penstock.messages import marks_of
@@ -346,26 +345,24 @@ async def test_batches_are_off_in_critical_and_shedding_and_on_again_below(perce
 
 @pytest.mark.acceptance(63)
 async def test_a_batch_handler_gets_events_one_by_one_in_critical():
-    """The switch, wired to a handler's batches as the bus does it."""
     sizes = []
 
     def switch(on):
-        assert isinstance(handler.batch, Batcher)
-        handler.batch._batching = Batching(10) if on else Batching(1)
+        busy.bus._dispatch.batching = on
 
-    world = World(on_batching=switch)
-    handler = world.bus.subscribe(OrderPlaced, lambda events: sizes.append(len(events)), batch=10)
+    busy = World(on_batching=switch)
+    busy.bus.subscribe(OrderPlaced, lambda events: sizes.append(len(events)), batch=10)
     for number in range(90):
-        await world.bus.publish(OrderPlaced(number))
-    world.monitor.evaluate()
-    async with world.bus:
-        await world.bus.settle()
+        await busy.bus.publish(OrderPlaced(number))
+    busy.monitor.evaluate()
+    async with busy.bus:
+        await busy.bus.settle()
         assert set(sizes) == {1}
         sizes.clear()
-        world.monitor.evaluate()
+        busy.monitor.evaluate()
         for number in range(50):
-            await world.bus.publish(OrderPlaced(number))
-        await world.bus.settle()
+            await busy.bus.publish(OrderPlaced(number))
+        await busy.bus.settle()
         assert set(sizes) == {10}
 
 

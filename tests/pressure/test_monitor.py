@@ -210,8 +210,10 @@ def test_thresholds_change_at_run_time(monitor, tank, changes):
     tank.depth = 60
     assert monitor.look(1) is NORMAL
     monitor.thresholds = BackpressureThresholds(warning=0.3, critical=0.5, shedding=0.9)
+    assert monitor.level is CRITICAL
     assert monitor.look(2) is CRITICAL
     monitor.thresholds = BackpressureThresholds()
+    assert monitor.level is NORMAL
     assert monitor.look(3) is NORMAL
     assert pairs(changes) == [(NORMAL, CRITICAL), (CRITICAL, NORMAL)]
 
@@ -336,6 +338,15 @@ async def test_a_closed_monitor_sets_no_timer(clock, tank):
     monitor.evaluate()
     monitor.close()
     assert len(timers) == 0
+    assert monitor.evaluate() is SHEDDING
+    assert len(timers) == 0
+
+
+def test_without_a_running_loop_there_is_no_timer(clock, tank):
+    timers = Timers(clock)
+    monitor = PressureMonitor(clock, timers=timers)
+    monitor.add(tank)
+    tank.depth = 99
     assert monitor.evaluate() is SHEDDING
     assert len(timers) == 0
 

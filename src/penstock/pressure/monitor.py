@@ -7,10 +7,12 @@ when somebody wants to know.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -121,13 +123,14 @@ class PressureMonitor:
 
     @property
     def thresholds(self) -> BackpressureThresholds:
-        """Where the levels begin. Those that are set count from the next look, which is at once."""
+        """Where the levels begin. Those that are set count at once."""
         return self._thresholds
 
     @thresholds.setter
     def thresholds(self, thresholds: BackpressureThresholds) -> None:
         self._thresholds = thresholds
         self._look_soon()
+        self.evaluate()
 
     def _look_soon(self) -> None:
         self._due = self.look_at = 0
@@ -193,7 +196,10 @@ class PressureMonitor:
 
     def _set_alarm(self) -> None:
         """Come back while there is pressure: when nobody publishes, nobody else would look."""
-        if self._timers is not None and self.level is not NORMAL and self._alarm is None:
+        if self._timers is None or self.level is NORMAL or self._alarm is not None:
+            return
+        with suppress(RuntimeError):  # without a running loop the next message has to look
+            asyncio.get_running_loop()
             self._alarm = self._timers.call_after(self._interval, self._ring)
 
     def _ring(self) -> None:
