@@ -21,6 +21,7 @@ FIRED = "fired"
 JOURNAL = "journal.bus.schedule"
 RECURRING = 1_000_000
 """Numbers from here on recur."""
+RECURRING_MAX = 8
 
 
 class Reminder(Event):
@@ -106,12 +107,13 @@ async def schedule(bus: MessageBus, orders: Orders, say: Say) -> None:
 
 
 async def add(bus: MessageBus, chance: random.Random, number: int, say: Say) -> ScheduledEvent:
-    recurs = number % 20 == 0 and len(bus.schedule.pending()) < 100
+    recurring = sum(handle.recurring for handle in bus.schedule.pending())
+    recurs = number % 20 == 0 and recurring < RECURRING_MAX
     say("trying", number)
     adding: Any
     if recurs:
         number += RECURRING
-        adding = bus.schedule.every(event_of(number), chance.uniform(0.005, 0.05))
+        adding = bus.schedule.every(event_of(number), chance.uniform(0.01, 0.1))
     elif chance.random() < 0.5:
         adding = bus.schedule.after(event_of(number), chance.uniform(0, 0.05))
     else:
