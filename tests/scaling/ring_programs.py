@@ -31,7 +31,7 @@ def child(
     if method == "forkserver":  # it imports what the children need once
         context.set_forkserver_preload([__name__])
     here, there = context.Pipe()
-    process = context.Process(target=target, args=(*arguments, there))
+    process = context.Process(target=target, args=(*arguments, there))  # type: ignore[attr-defined]
     process.start()
     there.close()
     try:

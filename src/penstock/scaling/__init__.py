@@ -25,7 +25,8 @@ from penstock.scaling.ring import Ring, SharedProducerRing
 from penstock.scaling.routing import Router, route
 from penstock.scaling.sequence import Sequence
 from penstock.scaling.shared_consumer import SharedRingConsumer
-from penstock.scaling.shared_ring import SharedRing
+from penstock.scaling.shared_group import SharedGroupMember, SharedRingGroup
+from penstock.scaling.shared_ring import SharedConsumerPosition, SharedRing, SharedRingStatistics
 from penstock.scaling.stages import ConsumerPosition, RingStatistics
 from penstock.scaling.waiting import Park, Sleep, Spin, WaitStrategy, Yield
 
@@ -52,9 +53,13 @@ __all__ = [
     "ScalableSubsystem",
     "ScalingLimits",
     "Sequence",
+    "SharedConsumerPosition",
+    "SharedGroupMember",
     "SharedProducerRing",
     "SharedRing",
     "SharedRingConsumer",
+    "SharedRingGroup",
+    "SharedRingStatistics",
     "Sleep",
     "Spin",
     "WaitStrategy",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Self
+from typing import Protocol, Self
 
 from penstock.errors import (
     BufferFull,
@@ -29,18 +29,25 @@ PROOF_SECONDS_MAX = 1.0
 """How long an entry that the cursor covers may take to prove itself."""
 
 
-def join(segment: Segment, system: System, after: Iterable[SharedRingConsumer]) -> Place:
+class SharedStage(Protocol):
+    """What a barrier may be made of: a consumer or a group."""
+
+    place: Place
+    ring_identity: int
+
+
+def join(segment: Segment, system: System, after: Iterable[SharedStage]) -> Place:
     """Take a free place, at the cursor, behind the given consumers."""
     places = segment.places
     with segment.lock():
         marks = 0
         for one in after:
-            if one.ring_identity != segment.identity or not one.place.pid:
+            usable = one.place.pid and not one.place.group
+            if one.ring_identity != segment.identity or not usable:
                 raise InvalidOption("a barrier needs open consumers of the same ring")
             marks |= one.place.bit
-        place = _free_place(segment, system)
+        place = free_place(segment)
         place.marks = marks
-        place.records = 0
         # As in the ring of objects: at the cursor, then a gate, then at the cursor again.
         place.sequence.value = places.producer.sequence.value
         place.own(myself(system))
@@ -48,16 +55,18 @@ def join(segment: Segment, system: System, after: Iterable[SharedRingConsumer]) 
     return place
 
 
-def _free_place(segment: Segment, system: System) -> Place:
+def free_place(segment: Segment) -> Place:
+    """A place that nobody has, or whose process is dead. The lock is held."""
     places = segment.places
-    for place in places.consumers:
-        if not place.pid:
-            return place
-    for place in places.consumers:
-        if not alive(system, place.owner):
-            places.free(place)
-            return place
-    raise BufferFull(f"all {len(places.consumers)} places of {segment.name} are taken")
+    free = [place for place in places.consumers if not place.pid]
+    dead = (place for place in places.consumers if not segment.lives(place) and not place.holds)
+    place = free[0] if free else next(dead, None)
+    if place is None:
+        raise BufferFull(f"all {len(places.consumers)} places of {segment.name} are taken")
+    places.free(place)
+    place.group = place.marks = place.records = 0
+    place.claimed = 0
+    return place
 
 
 class SharedRingConsumer:
@@ -83,10 +92,13 @@ class SharedRingConsumer:
         self._closed = False
         self._pid = os.getpid()
         self.place = place
+        self._gate = place
+        """What the producer sees of this consumer: its own place, or that of its group."""
         self.ring_identity = segment.identity
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _take_over, (self._segment.name, self.place.index, self.place.owner, self._wait)
+        ticket = (self._segment.name, self.place.index, self.place.owner, self._wait)
+        return take_over, (type(self), *ticket)
 
     def __enter__(self) -> Self:
         return self
@@ -142,8 +154,11 @@ class SharedRingConsumer:
         self._polled -= passed
         if passed and self._first == len(self._records):
             self.place.records += len(self._records)
-            self.place.sequence.value = self._next
+            self._pass_entry()
             self._records, self._first = [], 0
+
+    def _pass_entry(self) -> None:
+        self.place.sequence.value = self._next
 
     def pending(self) -> bool:
         """Whether there is something to poll, or will be in a moment."""
@@ -180,7 +195,7 @@ class SharedRingConsumer:
         return self._first < len(self._records) or self._load()
 
     def _available(self) -> int:
-        before = self._segment.places.before(self.place)
+        before = self._segment.places.before(self._gate)
         return lowest([one.sequence for one in before], 0)
 
     def _load(self) -> bool:
@@ -204,28 +219,33 @@ class SharedRingConsumer:
         if self._unproven_since is None:
             self._unproven_since = now
         elif now - self._unproven_since > PROOF_SECONDS_MAX:
-            if not self._fresh:
+            if not self._overrun_at_start():
                 text = f"the entry at {self._next} of {self._segment.name} fails its checks"
                 raise DamagedEntry(text, file=self._segment.name, position=self._next)
-            self._next = self.place.sequence.value = self._segment.places.producer.sequence.value
             self._unproven_since = None
+
+    def _overrun_at_start(self) -> bool:
+        """If nothing was read yet, the producer did not see this gate in time: start again."""
+        if self._fresh:
+            self._next = self.place.sequence.value = self._segment.places.producer.sequence.value
+        return self._fresh
 
     def _look_around(self) -> None:
         """Whoever this one waits for may be dead."""
         places = self._segment.places
-        for one in places.before(self.place):
+        for one in places.before(self._gate):
             if one is places.producer:
                 owner = one.owner
                 if owner[0] and not alive(self._system, owner) and not self.pending():
                     raise ProducerDied(f"process {owner[0]} is gone", process_id=owner[0])
-            elif one.pid and not alive(self._system, one.owner):
+            elif one.pid and not self._segment.lives(one):
                 with self._segment.lock():
                     places.free(one)
 
     # ------------------------------------------------------------------------------------ owner
 
     def _check(self) -> None:
-        if self._closed:
+        if self._closed or not self.place.pid:
             raise Closed("the consumer is closed", name=self._segment.name)
         if self.place.pid != os.getpid():
             self._adopt()
@@ -250,8 +270,12 @@ class SharedRingConsumer:
         self._segment.unlink_if_unused()
 
 
-def _take_over(
-    name: str, index: int, owner: tuple[int, int], wait: WaitStrategy
+def take_over(
+    kind: type[SharedRingConsumer],
+    name: str,
+    index: int,
+    owner: tuple[int, int],
+    wait: WaitStrategy,
 ) -> SharedRingConsumer:
     """The consumer in the process to which it was handed."""
     system = System()
@@ -261,4 +285,4 @@ def _take_over(
         if place.owner != owner:
             raise UsageError("the consumer was handed to another process before", name=name)
         place.own(myself(system))
-    return SharedRingConsumer(segment, place, wait, system)
+    return kind(segment, place, wait, system)

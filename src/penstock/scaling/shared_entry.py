@@ -48,6 +48,11 @@ class EntryArea:
 
     def read(self, position: int) -> tuple[list[bytes], int] | None:
         """The records of the entry at this position, and its size; None if it does not prove itself."""
+        found = self.copy(position)
+        return (cut(*found), (HEADER_BYTES + len(found[0]) + 7) & ~7) if found else None
+
+    def copy(self, position: int) -> tuple[bytes, int] | None:
+        """The body of the entry and the number of its records; None if it does not prove itself."""
         header = self._get(position, HEADER_BYTES)
         stamp, length, count, checksum, _ = HEADER.unpack(header)
         first = LENGTH_BYTES * count
@@ -56,7 +61,7 @@ class EntryArea:
         body = self._get(position + HEADER_BYTES, length)
         if crc32c(body, crc32c(header[:FIELDS_BYTES])) != checksum:
             return None
-        return _cut(body, count), (HEADER_BYTES + length + 7) & ~7
+        return body, count
 
     def _put(self, position: int, data: bytes) -> None:
         first = position & self._mask
@@ -76,7 +81,7 @@ class EntryArea:
         return bytes(self.memory[first:]) + bytes(self.memory[: last - self.capacity])
 
 
-def _cut(body: bytes, count: int) -> list[bytes]:
+def cut(body: bytes, count: int) -> list[bytes]:
     """The records of a body, made by one call: slicing them one by one takes several times as long."""
     first = LENGTH_BYTES * count
     lengths = struct.unpack_from(f"<{count}I", body)

@@ -16,7 +16,11 @@ Everything is 8-byte words in native byte order::
         +3  its check
         +4  producer: 1 when closed; consumer: a bit for each consumer that must pass first
         +5  records published, or passed
-        +6  how often this consumer's entries had to be looked at again
+        +6  the group that it is a member of, as 1 + the number of the group's place; 0: none
+        +7  group: the end of what was claimed; member: the end of its claim, 0: none
+
+A group is a place like a consumer's, with members that have places of their own. The claim of a
+member begins at its sequence word. Claims are read and written under the lock of the ring.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ CONSUMERS_MAX = 56
 MIXER = 0x9E37_79B9_7F4A_7C15
 WORD = (1 << 64) - 1
 
-OWNER, STARTED, VALUE, CHECK, MARKS, RECORDS, RETRIES = range(7)
+OWNER, STARTED, VALUE, CHECK, MARKS, RECORDS, GROUP, CLAIM = range(8)
 
 
 class SharedSequence:
@@ -129,6 +133,40 @@ class Place:
     def records(self, records: int) -> None:
         self._words[self.at + RECORDS] = records
 
+    @property
+    def group(self) -> int:
+        """1 + the number of the group's place; 0 when it is no member."""
+        group: int = self._words[self.at + GROUP]
+        return group
+
+    @group.setter
+    def group(self, group: int) -> None:
+        self._words[self.at + GROUP] = group
+
+    @property
+    def claim(self) -> tuple[int, int]:
+        """Where the claim of a member begins and ends; (0, 0) when it has none."""
+        return self._words[self.at + VALUE], self._words[self.at + CLAIM]
+
+    @claim.setter
+    def claim(self, claim: tuple[int, int]) -> None:
+        self._words[self.at + VALUE], self._words[self.at + CLAIM] = claim
+
+    @property
+    def holds(self) -> bool:
+        """Whether a member has claimed an entry that it has not passed."""
+        return self.group != 0 and self.claim[1] != 0
+
+    @property
+    def claimed(self) -> int:
+        """The end of what the members of this group have claimed."""
+        claimed: int = self._words[self.at + CLAIM]
+        return claimed
+
+    @claimed.setter
+    def claimed(self, claimed: int) -> None:
+        self._words[self.at + CLAIM] = claimed
+
 
 class Places:
     """All the places of a ring."""
@@ -148,7 +186,12 @@ class Places:
 
     def gates(self) -> list[Place]:
         """The consumers that hold the producer back."""
-        return [place for place in self.consumers if place.pid]
+        return [place for place in self.consumers if place.pid and not place.group]
+
+    def members(self, group: Place) -> list[Place]:
+        """The members of a group."""
+        number = group.index + 1
+        return [place for place in self.consumers if place.pid and place.group == number]
 
     def before(self, place: Place) -> list[Place]:
         """What a consumer waits for: the producer, or the consumers that come first."""
@@ -163,4 +206,6 @@ class Places:
         for one in self.consumers:
             if one.marks & bit:
                 one.marks = one.marks & ~bit | place.marks
+        for one in self.members(place):
+            one.own((0, 0))
         place.own((0, 0))

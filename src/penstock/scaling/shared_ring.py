@@ -31,8 +31,9 @@ from typing import Self
 
 from penstock.errors import BufferFull, Closed, InvalidOption, NotSupported, RecordTooLarge
 from penstock.scaling.sequence import lowest
-from penstock.scaling.shared_consumer import SharedRingConsumer, join
+from penstock.scaling.shared_consumer import SharedRingConsumer, SharedStage, join
 from penstock.scaling.shared_entry import HEADER_BYTES, LENGTH_BYTES, EntryArea, size_of
+from penstock.scaling.shared_group import SharedRingGroup
 from penstock.scaling.shared_places import Place
 from penstock.scaling.shared_segment import PAGE_BYTES, Segment, alive, myself, sweep
 from penstock.scaling.waiting import Sleep, WaitStrategy
@@ -221,11 +222,10 @@ class SharedRing:
     def _remove_dead(self) -> None:
         """Free the places of consumers whose process is gone, so that they gate no more."""
         places = self._segment.places
-        dead = [place for place in places.gates() if not alive(self._system, place.owner)]
-        if dead:
+        if any(not self._segment.lives(place) for place in places.gates()):
             with self._segment.lock():
-                for place in dead:
-                    if place.pid and not alive(self._system, place.owner):
+                for place in places.gates():
+                    if not self._segment.lives(place):
                         places.free(place)
 
     def _check_producer(self) -> None:
@@ -249,7 +249,7 @@ class SharedRing:
 
     # -------------------------------------------------------------------------------- consumers
 
-    def consumer(self, *, after: Iterable[SharedRingConsumer] = ()) -> SharedRingConsumer:
+    def consumer(self, *, after: Iterable[SharedStage] = ()) -> SharedRingConsumer:
         """A new consumer that sees what is put from now on, after those in ``after`` have passed it.
 
         It gates the producer from now on. Hand it to another process as an argument, or use it
@@ -257,6 +257,12 @@ class SharedRing:
         """
         place = join(self._segment, self._system, after)
         return SharedRingConsumer(self._segment, place, self._wait, self._system)
+
+    def group(self, *, after: Iterable[SharedStage] = ()) -> SharedRingGroup:
+        """A new group whose members share what is put from now on: each entry goes to one of them."""
+        place = join(self._segment, self._system, after)
+        place.claimed = place.sequence.value
+        return SharedRingGroup(self._segment, place, self._wait, self._system)
 
     def statistics(self) -> SharedRingStatistics:
         """The positions now."""

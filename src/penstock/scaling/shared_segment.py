@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from penstock.errors import DeadlineExceeded, InvalidName, InvalidOption, StoreFailed, UsageError
-from penstock.scaling.shared_places import CONSUMERS_MAX, FIRST_CONSUMER, PLACE_WORDS, Places
+from penstock.scaling.shared_places import CONSUMERS_MAX, FIRST_CONSUMER, PLACE_WORDS, Place, Places
 from penstock.system import System, map_shared
 
 DIRECTORY = "/dev/shm"  # noqa: S108  the place of POSIX shared memory on Linux
@@ -50,7 +50,7 @@ def started(system: System, pid: int) -> int:
 
 def alive(system: System, owner: tuple[int, int]) -> bool:
     """Whether the very process that took a place is still there."""
-    return owner[0] != 0 and started(system, owner[0]) == owner[1]
+    return 0 not in owner and started(system, owner[0]) == owner[1]
 
 
 def myself(system: System) -> tuple[int, int]:
@@ -110,6 +110,11 @@ class Segment:
             with suppress(FileNotFoundError):  # the name is gone: nobody can come any more
                 stack.enter_context(locked(self._system, path_of(self.name)))
             yield
+
+    def lives(self, place: Place) -> bool:
+        """Whether the process of a consumer is alive; for a group, that or one of its members."""
+        owners = [place.owner, *(one.owner for one in self.places.members(place))]
+        return any(alive(self._system, owner) for owner in owners)
 
     def unlink_if_unused(self) -> None:
         """Remove the name when nobody takes part any more."""
