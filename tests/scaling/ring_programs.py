@@ -84,8 +84,8 @@ def pass_on(consumer: SharedRingConsumer, connection: Connection) -> None:
 
 
 def share(member, connection: Connection) -> None:
-    """A member of a group: the sum and count of what it got, each batch in order."""
-    count = total = 0
+    """A member of a group: count, sum and sum of squares of what it got, in order."""
+    count = total = squares = 0
     last = -1
     try:
         while True:
@@ -95,9 +95,10 @@ def share(member, connection: Connection) -> None:
                 last = number
                 count += 1
                 total += number
+                squares += number * number
     except Closed:
         member.close()
-    connection.send((count, total))
+    connection.send((count, total, squares))
 
 
 def stop_reading(consumer: SharedRingConsumer, connection: Connection) -> None:
