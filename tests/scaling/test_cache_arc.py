@@ -1,7 +1,7 @@
 """The adaptive cache does what the paper says, and beats LRU where the paper says so."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.scaling import BoundedCache, ScalingLimits
@@ -46,6 +46,7 @@ def check_requests_only(arc):
 
 @pytest.mark.acceptance(106)
 @given(SIZES, st.lists(KEYS, max_size=300))
+@example(3, [1, 4, 2, 1, 3, 4, 2, 1])  # one comes back from the frequent ones, at the target
 def test_requests_keep_the_invariants_and_the_lists_of_the_paper(size, keys):
     arc: AdaptiveReplacement[int, int] = AdaptiveReplacement(size)
     model = ArcModel(size)
@@ -100,6 +101,32 @@ def test_a_key_that_left_and_comes_back_moves_the_target():
     request(arc, "a")
     assert arc.target == 0
     assert lists_of(arc) == [[], ["b", "a"], ["c"], []]
+
+
+def test_a_removed_key_is_no_ghost():
+    arc: AdaptiveReplacement[str, int] = AdaptiveReplacement(2)
+    for key in ("a", "a", "b", "c"):
+        request(arc, key)
+    assert lists_of(arc) == [["c"], ["a"], ["b"], []]
+    arc.remove("b")
+    assert lists_of(arc) == [["c"], ["a"], [], []]
+    arc.target = 1.0
+    request(arc, "d")
+    assert lists_of(arc) == [["c", "d"], [], [], ["a"]]
+    arc.remove("a")
+    assert lists_of(arc) == [["c", "d"], [], [], []]
+
+
+def test_a_smaller_cache_has_fewer_ghosts_and_a_lower_target():
+    arc: AdaptiveReplacement[int, int] = AdaptiveReplacement(4)
+    arc.recent |= {key: Entry(key, 1) for key in (1, 2)}
+    arc.frequent |= {key: Entry(key, 1) for key in (3, 4)}
+    arc.recent_ghosts |= {5: None, 6: None}
+    arc.frequent_ghosts |= {7: None, 8: None}
+    arc.target = 3.0
+    assert [entry.value for entry in arc.resize(1)] == [1, 3, 4]
+    assert arc.target == 1
+    assert lists_of(arc) == [[2], [], [], [4]]
 
 
 def trace():

@@ -67,10 +67,16 @@ def test_what_leaves_a_full_cache_when_its_time_is_over_has_expired(make_cache, 
     cache.put_nowait("d", "v")
     statistics = cache.statistics()
     assert (statistics.evictions, statistics.expirations) == (1, 2)
+
+
+def test_what_a_lower_limit_removes_when_its_time_is_over_has_expired(make_cache, clock):
+    cache = make_cache("ttl", memory_only=True)
+    for number in range(40):
+        cache.put_nowait(f"k{number}", "v")
     clock.advance(TTL)
-    cache.reconfigure_limits(cache.current_limits.with_(memory_bytes_max=1))
-    cache.put_nowait("e", "v")
-    assert cache.statistics().expirations == 3
+    cache.reconfigure_limits(cache.current_limits.with_(cache_entries_max=1))
+    statistics = cache.statistics()
+    assert (statistics.evictions, statistics.expirations) == (0, 39)
 
 
 @pytest.mark.parametrize(
@@ -109,10 +115,10 @@ async def test_without_an_order_a_warm_start_reads_the_last_names_alone(make_cac
 async def test_a_warm_start_ends_at_the_bounds_and_moves_nobody(make_cache, store):
     store.values |= {f"c/k{number}": b"four" for number in range(9)}
     cache = make_cache(memory_bytes_max=14, cache_entries_max=9)
-    await cache.put("k2", "new")
+    await cache.put("k8", "new")
     assert await cache.warm_start() == 2
-    assert set(cache.keys()) == {"k2", "k7", "k8"}
-    assert cache.get_nowait("k2") == "new"
+    assert set(cache.keys()) == {"k6", "k7", "k8"}
+    assert cache.get_nowait("k8") == "new"
     assert cache.statistics().evictions == 0
 
 

@@ -5,9 +5,7 @@ import threading
 
 import pytest
 
-from penstock.errors import (
-    DeadlineExceeded,
-)
+from penstock.errors import DeadlineExceeded, InvalidOption
 from penstock.scaling import BoundedCache, CacheBacking
 from penstock.testing.clock import until_idle
 
@@ -173,3 +171,26 @@ async def test_the_store_is_called_off_the_loop(store):
         assert await cache.get("k") == "v"
     assert threads
     assert threads[0] != threading.get_ident()
+
+
+async def test_nothing_is_remembered_of_operations_that_are_done(make_cache, store):
+    cache = make_cache(cache_entries_max=1)
+    for number in range(30):
+        await cache.put(f"k{number}", "v")
+        await cache.get(f"k{number // 2}")
+        await cache.delete(f"k{number // 3}")
+    await cache.clear()
+    await until_idle()
+    operations = cache._operations
+    assert (operations._tasks, operations._newest, operations._alone) == (set(), {}, None)
+    assert cache._through is not None
+    assert cache._through._loading == {}
+
+
+async def test_a_timeout_that_cannot_be_begins_nothing(make_cache, store):
+    cache = make_cache()
+    for call in (cache.put("k", "v", timeout=-1), cache.get("k", timeout=-1)):
+        with pytest.raises(InvalidOption):
+            await call
+    await until_idle()
+    assert store.calls == []

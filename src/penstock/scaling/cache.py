@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Generic, Self, TypeVar, overload
 
 from penstock.bus.timers import Timers
@@ -157,7 +158,7 @@ class BoundedCache(Generic[Key, Value]):
             return entry.value
         if self._through is None:
             return default
-        found = await self._finished(self._through.load(key), timeout, "load a value")
+        found = await self._finished(partial(self._through.load, key), timeout, "load a value")
         return default if found is None else found.value
 
     async def put(self, key: Key, value: Value, *, timeout: float = TIMEOUT_SECONDS) -> None:
@@ -166,7 +167,7 @@ class BoundedCache(Generic[Key, Value]):
             self.put_nowait(key, value)
             return
         self._check_open()
-        await self._finished(self._through.write(key, value), timeout, "write a value")
+        await self._finished(partial(self._through.write, key, value), timeout, "write a value")
 
     async def delete(self, key: Key, *, timeout: float = TIMEOUT_SECONDS) -> None:
         """Remove a key, from the store too. One that is not there is no error."""
@@ -174,7 +175,7 @@ class BoundedCache(Generic[Key, Value]):
             self.delete_nowait(key)
             return
         self._check_open()
-        await self._finished(self._through.delete(key), timeout, "delete a value")
+        await self._finished(partial(self._through.delete, key), timeout, "delete a value")
 
     async def clear(self, *, timeout: float = TIMEOUT_SECONDS) -> None:
         """Remove everything, from the store too: all that begins with the prefix of the backing.
@@ -186,7 +187,7 @@ class BoundedCache(Generic[Key, Value]):
             self.clear_nowait()
             return
         self._check_open()
-        await self._finished(self._through.clear(), timeout, "clear a cache")
+        await self._finished(self._through.clear, timeout, "clear a cache")
 
     async def warm_start(
         self,
@@ -208,10 +209,9 @@ class BoundedCache(Generic[Key, Value]):
             raise NotSupported("a cache without a backing store cannot warm_start")
         if most < 1:
             raise InvalidOption(f"entries_max {most}: use 1 or more", option="entries_max")
-        task = self._through.warm(
-            min(most, self._limits.cache_entries_max), newest, lambda: self._limits
-        )
-        return await self._finished(task, timeout, "warm a cache")
+        most = min(most, self._limits.cache_entries_max)
+        warm = partial(self._through.warm, most, newest, lambda: self._limits)
+        return await self._finished(warm, timeout, "warm a cache")
 
     async def close(self, *, timeout: float = TIMEOUT_SECONDS) -> None:
         """Take no more calls, and return when all that was begun is done. The store stays open."""
@@ -261,9 +261,13 @@ class BoundedCache(Generic[Key, Value]):
             operations_running=self._operations.running,
         )
 
-    async def _finished(self, task: asyncio.Task[Result], timeout: float, action: str) -> Result:
+    async def _finished(
+        self, begin: Callable[[], asyncio.Task[Result]], timeout: float, action: str
+    ) -> Result:
         async with self._timers.deadline(timeout, action):
-            return await asyncio.shield(task)
+            task = begin()
+            await asyncio.wait({task})  # which leaves the task alone when it is cancelled
+        return task.result()
 
     def _size(self, key: Key, value: Value, encoded: int | None = None) -> int:
         if self._sizer is None:

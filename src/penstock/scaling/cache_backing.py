@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 from typing import Any, Generic, NamedTuple, Protocol
 
 from penstock.errors import InvalidOption, KeyNotFound, StorageError
@@ -118,7 +118,7 @@ class CacheBacking(Generic[Key, Value]):
         if newest is None:
             chosen = list(islice(found, entries_max))
         else:
-            chosen = _largest(found, entries_max, newest)
+            chosen = heapq.nlargest(entries_max, found, lambda one: newest(one.key, one.value))
         return Preview(chosen, len(unreadable))
 
     def _readable(
@@ -134,14 +134,3 @@ class CacheBacking(Generic[Key, Value]):
             else:
                 if found is not None:
                     yield found
-
-
-def _largest(
-    found: Iterable[Loaded[Key, Value]], entries_max: int, newest: Callable[[Key, Value], Any]
-) -> list[Loaded[Key, Value]]:
-    # The ticket decides between equals, so that values are never compared.
-    ranked = (
-        (newest(one.key, one.value), ticket, one)
-        for ticket, one in zip(count(0, -1), found, strict=False)
-    )
-    return [one for _, _, one in heapq.nlargest(entries_max, ranked)]
