@@ -4,7 +4,7 @@
 power on demand; ``simulated_system()`` puts them together. ``StoreConformance`` and
 ``QueueConformance`` are the suites that every store and every queue has to pass, as
 ``JournalConformance`` is for what keeps the journals of a bus; ``MemoryJournals`` passes it.
-``BusConformance`` is the suite of buses.
+``BusConformance`` is the suite of buses, ``ScalableSubsystemConformance`` that of all that scales.
 
 The pytest plugin (:mod:`penstock.testing.plugin`) has buses as fixtures. ``assert_published`` says
 what was published on them, ``settle`` lets virtual time pass until they are done, and
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.testing.journal_suite import JournalConformance
     from penstock.testing.queues import QueueConformance
     from penstock.testing.stores import StoreConformance
+    from penstock.testing.subsystem_suite import ScalableSubsystemConformance
 
 __all__ = [
     "BusConformance",
@@ -37,6 +38,7 @@ __all__ = [
     "JournalConformance",
     "MemoryJournals",
     "QueueConformance",
+    "ScalableSubsystemConformance",
     "SimulatedDisk",
     "StoreConformance",
     "VirtualClock",
@@ -55,6 +57,7 @@ SUITES = {
     "BusConformance": "penstock.testing.buses",
     "JournalConformance": "penstock.testing.journal_suite",
     "QueueConformance": "penstock.testing.queues",
+    "ScalableSubsystemConformance": "penstock.testing.subsystem_suite",
     "StoreConformance": "penstock.testing.stores",
 }
 
