@@ -84,8 +84,8 @@ def topology(ring: Ring[int], name: str, count: int):
         return pairs, lambda: first.expected == last.expected == count
     marks = np.zeros(count, np.uint8)
     group = ring.group()
-    pairs = [(group.member(), Shares(marks)) for _ in range(3)]
-    return pairs, lambda: np.array_equal(marks, np.ones(count, np.uint8))
+    sharing = [(group.member(), Shares(marks)) for _ in range(3)]
+    return sharing, lambda: np.array_equal(marks, np.ones(count, np.uint8))
 
 
 every_topology = pytest.mark.parametrize("name", ["one", "broadcast", "chain", "competing"])
