@@ -92,7 +92,9 @@ async def test_sample_takes_every_second_item_above_the_high_watermark(make):
 
 
 @pytest.mark.acceptance(102)
-@pytest.mark.parametrize(("ratio", "kept"), [(0.5, 100), (0.25, 50), (0.1, 20), (1.0, 200)])
+@pytest.mark.parametrize(
+    ("ratio", "kept"), [(0.5, 100), (0.25, 50), (0.1, 20), (0.29, 58), (1.0, 200)]
+)
 async def test_the_ratio_of_a_sample_can_be_chosen(make, ratio, kept):
     channel = make(1_000, SAMPLE, sample_ratio=ratio)
     await send(channel, *range(800))
@@ -103,9 +105,9 @@ async def test_the_ratio_of_a_sample_can_be_chosen(make, ratio, kept):
 
 async def test_below_the_watermark_a_sample_takes_all(make):
     channel = make(10, SAMPLE)
-    await send(channel, *range(9))
-    everything(channel)
-    assert await send(channel, *range(8)) == [True] * 8
+    for _ in range(3):  # and begins anew above it
+        assert await send(channel, *range(9)) == [True] * 8 + [False]
+        everything(channel)
 
 
 @pytest.mark.acceptance(102)
@@ -201,6 +203,19 @@ async def test_a_new_mode_is_felt_by_those_who_wait(make):
     assert not await sender
     assert channel.mode is DROP_NEWEST
     assert everything(channel) == [0]
+
+
+async def test_who_comes_after_a_change_does_not_overtake_those_who_wait(make):
+    channel = make(1, BLOCK)
+    await channel.send(0)
+    lost = []
+    channel.on_drop(lambda one: lost.append(one.item))
+    sender = asyncio.ensure_future(channel.send(1))
+    await until_idle()
+    channel.mode = DROP_NEWEST
+    assert not await channel.send(2)
+    assert sender.done()
+    assert lost == [1, 2]
 
 
 async def test_closing_ends_all_waits(make, clock):

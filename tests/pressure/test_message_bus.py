@@ -302,7 +302,9 @@ async def test_a_group_that_lags_on_a_topic_presses_on_that_topic_alone(world):
     lag = 0
     own = PressureMonitor(world.clock, subsystem="orders")
     own.add(lambda: [Reading("billing", lag, 1_000)], stage="lag")
+    await world.pressure.before_publish("orders", sequence=1)
     forget = world.pressure.watch_topic("orders", own)
+    assert world.pressure.look_at == 0
     await world.publish(OrderPlaced(0))
     lag = 960
     with pytest.raises(LoadShed):

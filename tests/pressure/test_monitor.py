@@ -304,6 +304,26 @@ def test_under_pressure_every_message_asks(monitor, tank):
     assert monitor.look_at > 2
 
 
+def test_a_change_that_somebody_else_finds_is_felt_by_the_next_message(clock):
+    monitor = PressureMonitor(clock)
+    monitor.add(tank := Tank("q", 10_000))
+    monitor.look(1)
+    assert monitor.look_at > 2
+    tank.depth = 7_500
+    monitor.evaluate()
+    assert monitor.look_at == 0
+
+
+def test_from_critical_on_every_message_is_judged_by_the_depth_of_its_moment(clock):
+    monitor = PressureMonitor(clock)
+    monitor.add(tank := Tank("q", 10_000, 9_900))
+    assert monitor.look(1) is SHEDDING
+    tank.depth = 8_600
+    assert monitor.look(2) is CRITICAL
+    tank.depth = 0
+    assert monitor.look(3) is NORMAL
+
+
 def test_a_new_source_is_looked_at_with_the_next_message(clock):
     monitor = PressureMonitor(clock)
     monitor.add(Tank("q", 1_000_000))

@@ -196,6 +196,32 @@ async def test_producers_go_on_in_the_order_in_which_they_came(make):
     await asyncio.gather(*waiting)
 
 
+@pytest.mark.parametrize("room", [2, 15])
+async def test_who_comes_when_there_is_room_again_does_not_overtake(make, room):
+    stream = make(20, BLOCK)
+    await publish(stream, *range(17))
+    (waiting,) = producers(stream, 17)
+    await until_idle()
+    stream.take_nowait(room)
+    await stream.publish(18)  # the one before has its turn, but did not run yet
+    assert waiting.done()
+    assert everything(stream) == list(range(room, 19))
+
+
+async def test_who_applies_pressure_and_puts_nothing_in_passes_its_turn_on(make):
+    stream = make(20, BLOCK)
+    await publish(stream, *range(17))
+    full = BackpressureContext(depth=17, capacity=20)
+    applying = asyncio.ensure_future(stream.apply_backpressure(full))
+    await until_idle()
+    (waiting,) = producers(stream, 17)
+    await until_idle()
+    stream.take_nowait()
+    await until_idle()
+    assert applying.result().delayed
+    assert waiting.done()
+
+
 async def test_a_depth_never_exceeds_the_limit_under_a_crowd(make, clock):
     stream = make(10, BLOCK)
     waiting = producers(stream, *range(1_000))
@@ -437,6 +463,47 @@ async def test_adaptive_degrades_then_blocks_then_sheds_and_comes_back(make):
     assert acting == [DEGRADE, BLOCK, SHED, DEGRADE]
     assert stream.strategy is ADAPTIVE
     assert balanced(stream)
+
+
+def average_at(stream, share):
+    """Let the stream have had this depth for long."""
+    for _ in range(2_000):
+        stream._adaptive.add(share, stream.thresholds)
+
+
+async def test_who_is_refused_at_its_turn_passes_it_on(make):
+    stream = make(100, ADAPTIVE, alpha=0.01)
+    await publish(stream, *range(100))
+    (plain,) = producers(stream, 100)
+    (critical,) = producers(stream, 101, critical=True)
+    await until_idle()
+    assert not plain.done()
+    average_at(stream, 1.0)
+    assert stream.acting is SHED
+    stream.take_nowait()
+    with pytest.raises(LoadShed):
+        await plain
+    await until_idle()
+    assert critical.done()
+    assert everything(stream)[-1] == 101
+
+
+async def test_those_who_are_blocked_go_on_when_adaptive_stops_blocking(make):
+    stream = make(100, ADAPTIVE)
+    average_at(stream, 0.9)
+    for item in range(85):
+        stream._put(item)
+    (waiting,) = producers(stream, 85)
+    await until_idle()
+    assert stream.acting is BLOCK
+    assert not waiting.done()
+    calm = BackpressureContext(depth=0, capacity=100)
+    applying = [asyncio.ensure_future(stream.apply_backpressure(calm)) for _ in range(3)]
+    await until_idle()
+    assert stream.acting is DEGRADE
+    assert waiting.done()
+    await asyncio.gather(*applying)
+    assert len(stream) == 86
 
 
 async def test_who_accepts_loss_says_so_in_the_table(make):
