@@ -88,25 +88,28 @@ class Ring(Slots[Item]):
         then nothing was published. On an event loop use :meth:`try_publish` or
         :meth:`publish_async`.
         """
-        position = self.value
-        if position >= self._limit:
+        if (position := self.value) < self._limit:
+            self._slots[position - self._base] = item
+            self.value = position + 1
+            if self.parked:
+                self.wake()
+        else:
             self._wait_for_room(self.timeout)
-        self._slots[position - self._base] = item
-        self.value = position + 1
-        if self.parked:
-            self.wake()
+            self._write([item])
 
     def try_publish(self, item: Item) -> bool:
         """Publish one item, or return False when the ring is full. Never waits; Closed if closed."""
-        position = self.value
-        if position >= self._limit and not self.find_room():
-            self.refused += 1
-            return False
-        self._slots[position - self._base] = item
-        self.value = position + 1
-        if self.parked:
-            self.wake()
-        return True
+        if (position := self.value) < self._limit:
+            self._slots[position - self._base] = item
+            self.value = position + 1
+            if self.parked:
+                self.wake()
+            return True
+        if self.find_room():
+            self._write([item])
+            return True
+        self.refused += 1
+        return False
 
     def try_publish_many(self, items: Iterable[Item]) -> int:
         """Publish as many of the items as there is room for, in order; how many that were."""

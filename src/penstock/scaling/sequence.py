@@ -27,7 +27,8 @@ class Sequence:
 
     Who wants to be told of a move parks a signal here, looks at the value once more, and only then
     waits. The writer moves the value first and looks at ``parked`` second. In whatever order these
-    four steps interleave, either the reader sees the new value or the writer sees the signal.
+    four steps interleave, either the reader sees the new value or the writer sees the signal. The
+    lock of the interpreter gives all threads one such order; no other lock is needed for it.
     """
 
     __slots__ = ("_lock", "parked", "value")
