@@ -227,6 +227,35 @@ async def test_a_bus_that_stops_ends_the_wait(world):
     assert world.clock.monotonic() == 0
 
 
+async def test_who_waited_is_refused_when_the_others_filled_the_bus_meanwhile(world):
+    await world.fill(86)
+    waiting = asyncio.ensure_future(world.publish(OrderPlaced(86)))
+    await asyncio.sleep(0)
+    await world.fill(96)
+    with pytest.raises(LoadShed):
+        await world.clock.run_until(waiting)
+    assert world.depth == 96
+    total = world.pressure.statistics().total
+    assert (total.delayed, total.shed) == (1, 1)
+
+
+async def test_ten_times_too_much_leaves_the_queue_bounded_and_tells_everybody(world):
+    """Alarms have their say; of the orders those that do not fit are refused, none vanishes."""
+    orders = [world.publish(OrderPlaced(number)) for number in range(10 * CAPACITY)]
+    results = await world.clock.run_until(asyncio.gather(*orders, return_exceptions=True))
+    assert world.depth <= 96
+    alarm = asyncio.ensure_future(world.publish(Alarm(1)))
+    await world.clock.run_until(alarm)
+    refused = [one for one in results if one is not None]
+    assert refused
+    assert all(isinstance(one, LoadShed) for one in refused)
+    assert world.pressure.statistics().total.shed == len(refused)
+    await world.drain()
+    numbers = [number for number, _ in world.seen]
+    assert len(numbers) == len(results) - len(refused) + 2
+    assert 1 in numbers
+
+
 async def test_who_cannot_wait_passes_where_others_wait(world):
     await world.fill(75)
     assert world.pressure.before_publish_nowait("orders") == {"X-Backpressure": "warning"}

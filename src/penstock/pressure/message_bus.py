@@ -156,13 +156,22 @@ class MessageBusBackpressure:
 
         Call it before the message is queued: cancelled, refused, or after DeadlineExceeded when
         ``timeout`` is shorter than the wait, nothing was queued. With ``sequence`` the depths are
-        read only when it is the turn of that message. A bus that stops ends the wait with Closed.
+        read only when it is the turn of that message. After a wait they are read again, and what
+        is refused by then is refused. A bus that stops ends the wait with Closed.
         """
         self._look(topic, sequence)
         decision = self._ledger.count(topic, self.decide(topic, critical=critical))
         if decision.delay:
             await self._wait(decision.delay, timeout, topic)
+            self._refuse_late(topic, critical=critical)
         return decision.headers
+
+    def _refuse_late(self, topic: str, *, critical: bool) -> None:
+        """Others may have filled the bus while this one waited: what is refused now is refused."""
+        self._look(topic, None)
+        decision = self.decide(topic, critical=critical)
+        if decision.rejected:
+            self._ledger.count(topic, decision)
 
     def before_publish_nowait(
         self, topic: str, *, critical: bool = False, sequence: int | None = None
