@@ -22,6 +22,13 @@ Filter = Callable[[Envelope], bool]
 class Guard(Protocol):
     """Stands in front of a handler and may keep messages from it, as a circuit breaker does."""
 
+    clear: bool
+    """Whether it admits everything at the moment, so that nobody needs to ask."""
+
+    def passed(self, count: int) -> None:
+        """So many calls were made without asking, while it was clear, and went well."""
+        ...
+
     def admits(self, envelope: Envelope) -> bool:
         """Whether the handler may be called now. After a yes one of the other calls must follow."""
         ...
@@ -97,6 +104,10 @@ class Handler:
         if self.wants_envelope:
             return begin(self._with_envelope, envelope, envelope)
         return begin(self.function, envelope, envelope.message)
+
+    def admits(self, envelope: Envelope) -> bool:
+        """Whether the guard, if there is one, lets a message through."""
+        return self.guard is None or self.guard.admits(envelope)
 
     def _with_envelope(self, envelope: Envelope) -> Any:
         return self.function(envelope.message, envelope)

@@ -126,47 +126,70 @@ class Lane:
         usual case.
         """
         dispatch, registry = self.dispatch, self.dispatch.registry
-        function, guard = handler.function, handler.guard
-        handled, version = 0, registry.version
+        function, guard, version = handler.function, handler.guard, registry.version
         take, ready, room = self.queue.take, self._ready, self._room
-        while registry.version == version and self.running:
-            envelope = self._take() if ready else take()
-            if envelope is None:
-                break
-            if room:
-                self.make_room()
-            if envelope.delivery is not None or envelope.session is not DEFAULT_SESSION:
-                rest = dispatch.begin(envelope)
-                if rest is not None:
-                    await self._wait(envelope, rest)
-            elif guard is not None and not guard.admits(envelope):
-                dispatch.failures.refused(handler, envelope)
-                dispatch.release(envelope)
-            else:
-                current.set(envelope)
-                before = copy_context()
-                try:
-                    result = function(envelope.message)
-                    if type(result) is CoroutineType:
-                        await result
-                    elif result is not None and isawaitable(result):
-                        await result
-                except (Exception, asyncio.CancelledError) as error:
-                    self._failed(handler, envelope, error)
+        handled = good = 0
+        try:
+            while registry.version == version and self.running:
+                envelope = self._take() if ready else take()
+                if envelope is None:
+                    break
+                if room:
+                    self.make_room()
+                if envelope.delivery is not None or envelope.session is not DEFAULT_SESSION:
+                    rest = dispatch.begin(envelope)
+                    if rest is not None:
+                        await self._wait(envelope, rest)
+                elif (asked := guard is not None and not guard.clear) and not handler.admits(
+                    envelope
+                ):
+                    dispatch.failures.refused(handler, envelope)
+                    dispatch.release(envelope)
                 else:
-                    handler.handled += 1
-                    if guard is not None:
-                        guard.succeeded()
-                dispatch.release(envelope)
-                if copy_context() != before:
-                    return False
-            handled += 1
-            if handled % TURN_EVENTS == 0:
-                await self._end_turn()
+                    current.set(envelope)
+                    before = copy_context()
+                    try:
+                        result = function(envelope.message)
+                        if type(result) is CoroutineType or (
+                            result is not None and isawaitable(result)
+                        ):
+                            await result
+                    except (Exception, asyncio.CancelledError) as error:
+                        self._note_good(handler, good)
+                        good = 0
+                        self._failed(handler, envelope, error, asked=asked)
+                    else:
+                        if asked:
+                            dispatch.succeed(handler, envelope)
+                        else:
+                            good += 1
+                    dispatch.release(envelope)
+                    try:
+                        if copy_context() != before:
+                            return False
+                    except Exception:  # values that cannot be compared, as arrays: they differ
+                        return False
+                handled += 1
+                if handled % TURN_EVENTS == 0:
+                    self._note_good(handler, good)
+                    good = 0
+                    await self._end_turn()
+        finally:
+            self._note_good(handler, good)
         current.set(None)
         return True
 
-    def _failed(self, handler: Handler, envelope: Envelope, error: BaseException) -> None:
+    def _note_good(self, handler: Handler, count: int) -> None:
+        """Calls that went well, made while the guard had nothing to say."""
+        handler.handled += count
+        if count and handler.guard is not None:
+            handler.guard.passed(count)
+
+    def _failed(
+        self, handler: Handler, envelope: Envelope, error: BaseException, *, asked: bool
+    ) -> None:
+        if handler.guard is not None and not asked:
+            handler.guard.admits(envelope)  # it hears of the outcome of calls that it knows of
         if isinstance(error, asyncio.CancelledError) and self.dispatch.was_interrupted(envelope):
             if handler.guard is not None:
                 handler.guard.abandoned()
@@ -276,6 +299,9 @@ class Lane:
         waiting = self._busy.pop(self._key_of(envelope), None)
         if waiting:
             self._ready.extendleft(reversed(waiting))
+
+    def retire(self) -> None:
+        """Others have taken over, and nothing is left here."""
 
     # Room
 

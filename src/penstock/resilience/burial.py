@@ -111,6 +111,7 @@ class Burial:
         key = envelope.key
         if guard.policy.ordered_dead_letters and key is not None:
             guard.blocked[key] = guard.blocked.get(key, 0) + 1
+            guard.look()
 
     def _unblock(self, letter: DeadLetter) -> None:
         handler = self._handler_of(letter)
@@ -120,6 +121,7 @@ class Burial:
         blocked[letter.key] -= 1
         if not blocked[letter.key]:
             del blocked[letter.key]
+            guard_of(handler).look()
 
     # Out
 

@@ -41,7 +41,7 @@ class Lot:
 class HandlerGuard:
     """Implements :class:`penstock.bus.handlers.Guard` for one handler."""
 
-    __slots__ = ("blocked", "breaker", "lots", "paused", "policy", "resuming", "succeeded")
+    __slots__ = ("blocked", "breaker", "clear", "lots", "paused", "policy", "resuming", "succeeded")
 
     def __init__(self, policy: HandlerPolicy, breaker: CircuitBreaker | None) -> None:
         self.policy = policy
@@ -51,14 +51,21 @@ class HandlerGuard:
         self.resuming: Envelope | None = None
         self.blocked: dict[object, int] = {}
         """How many dead letters each key has, when later events have to follow them."""
+        self.clear = True
+        """Whether every event is admitted at the moment; :meth:`look` finds out."""
+        if breaker is not None:
+            breaker.on_change(lambda _, __: self.look())
         self.succeeded = _nothing if breaker is None else breaker.succeeded
         """The handler returned. The breaker's own method: it is called for every message."""
 
-    @property
-    def is_clear(self) -> bool:
-        """Whether every event is admitted at the moment."""
+    def look(self) -> None:
+        """Something has changed that decides whether events are admitted."""
         closed = self.breaker is None or self.breaker.state is BreakerState.CLOSED
-        return closed and not (self.lots or self.paused or self.blocked)
+        self.clear = closed and not (self.lots or self.paused or self.blocked)
+
+    def passed(self, count: int) -> None:
+        if self.breaker is not None:
+            self.breaker.passed(count)
 
     def admits(self, envelope: Envelope) -> bool:
         if (self.lots or self.paused or self.blocked) and self.waits(envelope):

@@ -60,6 +60,7 @@ class Parking:
         if guard.policy.ordered and envelope.key is not None and envelope.key not in guard.lots:
             guard.lots[envelope.key] = Lot(envelope)
             self._guards.add(guard)
+            guard.look()
         self._timers.call_after(delay, lambda: self._start(self._retry(parked)))
 
     async def _retry(self, parked: Parked) -> None:
@@ -103,6 +104,7 @@ class Parking:
             guard.paused.appendleft(envelope)
             return
         guard.paused.append(envelope)
+        guard.look()
         if len(guard.paused) == 1:
             self._resume_later(handler)
 
@@ -129,6 +131,7 @@ class Parking:
         self._dispatch.spawn(work)
 
     def _forget(self, guard: HandlerGuard) -> None:
+        guard.look()
         if not guard.lots and not guard.paused:
             self._guards.discard(guard)
 

@@ -23,26 +23,27 @@ from penstock.bus.handlers import Handler
 from penstock.bus.lane import TURN_EVENTS, Lane
 from penstock.bus.queue import BoundedEventQueue, EventQueueStatistics
 from penstock.messages import Envelope
-from penstock.resilience.guard import HandlerGuard
 from penstock.scaling.ring import RING_CAPACITY, Ring
 
 Enclose = Callable[[Any], Envelope]
+Enter = Callable[[Any], Envelope]
+"""Puts a message into the books of the bus, and into an envelope."""
 
 
 class RingQueue(BoundedEventQueue):
     """A ring in front, a bounded queue behind it. ``depth`` is that of the queue behind."""
 
-    __slots__ = ("_at", "_batch", "_enclose", "consumer", "fallbacks", "ring")
+    __slots__ = ("_at", "_batch", "_enter", "consumer", "enclosed", "fallbacks", "ring")
 
-    def __init__(
-        self, enclose: Enclose, ring_capacity: int = RING_CAPACITY, **options: Any
-    ) -> None:
+    def __init__(self, enter: Enter, ring_capacity: int = RING_CAPACITY, **options: Any) -> None:
         super().__init__(**options)
         self.ring: Ring[Any] = Ring(ring_capacity)
         self.consumer = self.ring.consumer("bus")
         self.fallbacks = 0
         """Messages that found the ring full, or others waiting behind it."""
-        self._enclose = enclose
+        self.enclosed = 0
+        """Messages in the ring that came with an envelope, and are in the books of the bus."""
+        self._enter = enter
         self._batch: list[Any] = []
         self._at = 0
 
@@ -56,17 +57,13 @@ class RingQueue(BoundedEventQueue):
         return self.in_ring + self.depth
 
     def put(self, message: Any) -> bool:
-        """Take a message without an envelope; False when ring and queue are full."""
-        if not self.depth and self.ring.try_publish(message):
-            return True
-        return self._fall_back(self._enclose(message), 0)
+        """Take a message as it is; False when the ring is full, or others wait behind it."""
+        return not self.depth and self.ring.try_publish(message)
 
     def offer(self, envelope: Envelope, extra: int = 0) -> bool:
         if not self.depth and self.ring.try_publish(envelope):
+            self.enclosed += 1
             return True
-        return self._fall_back(envelope, extra)
-
-    def _fall_back(self, envelope: Envelope, extra: int) -> bool:
         taken = super().offer(envelope, extra)
         self.fallbacks += taken
         return taken
@@ -76,7 +73,10 @@ class RingQueue(BoundedEventQueue):
             return super().take()
         item = self._batch[self._at]
         self._at += 1
-        return item if type(item) is Envelope else self._enclose(item)
+        if type(item) is Envelope:
+            self.enclosed -= 1
+            return item
+        return self._enter(item)
 
     def take_batch(self, limit: int) -> list[Any]:
         """The next messages of the ring, with or without envelopes; empty when the ring is."""
@@ -114,22 +114,35 @@ class HotLane(Lane):
 
     queue: RingQueue
 
-    def __init__(self, kind: type, queue: RingQueue, dispatch: Dispatch, enclose: Enclose) -> None:
-        super().__init__(kind, queue, dispatch)
+    def __init__(
+        self, kind: type, dispatch: Dispatch, enclose: Enclose, ring_capacity: int, **options: Any
+    ) -> None:
+        super().__init__(kind, RingQueue(self._enter, ring_capacity, **options), dispatch)
         self._enclose = enclose
+        self._working = 0
         dispatch.uncounted.append(self.uncounted)
 
     def uncounted(self) -> int:
-        """Messages in the ring that the books of the bus do not have yet."""
-        return self.queue.in_ring
+        """Messages in the ring and in work that the books of the bus do not have yet."""
+        return self.queue.in_ring - self.queue.enclosed + self._working
+
+    def retire(self) -> None:
+        self.dispatch.uncounted.remove(self.uncounted)
 
     def put(self, message: Any) -> bool:
         """The shortest way in; False when ring and queue are full."""
-        if not self.queue.put(message):
-            return False
+        queue = self.queue
+        if not queue.put(message):
+            if not queue.offer(self._enclose(message)):
+                return False
+            self.dispatch.accept()
         if self.pumps == self.suspended:
             self.wake()
         return True
+
+    def _enter(self, message: Any) -> Envelope:
+        self.dispatch.accept()
+        return self._enclose(message)
 
     async def _run_plain(self, handler: Handler) -> bool:
         registry, version = self.dispatch.registry, self.dispatch.registry.version
@@ -139,7 +152,10 @@ class HotLane(Lane):
             if not batch:
                 return await super()._run_plain(handler)
             await self._handle_batch(batch, handler, version)
-            if copy_context() != before:
+            try:
+                if copy_context() != before:
+                    return False
+            except Exception:  # values that cannot be compared, as arrays: they differ
                 return False
             await self._end_turn()
         return True
@@ -154,6 +170,7 @@ class HotLane(Lane):
         turn = self._enclose(None)
         token = current.set(turn)
         good = done = 0
+        self._working = len(batch) - self._count_enclosed(batch)
         try:
             for message in batch:
                 if registry.version != version:
@@ -163,7 +180,9 @@ class HotLane(Lane):
                 else:
                     try:
                         result = function(message)
-                        if type(result) is CoroutineType or (result is not None and isawaitable(result)):
+                        if type(result) is CoroutineType or (
+                            result is not None and isawaitable(result)
+                        ):
                             await result
                         good += 1
                     except (Exception, asyncio.CancelledError) as error:
@@ -174,10 +193,23 @@ class HotLane(Lane):
         finally:
             turn.settled = True
             current.reset(token)
-            self._note_good(handler, good)
-            if done < len(batch):
-                self.queue.put_back(batch[done:])
+            self._working = 0
+            self._enter_good(handler, good)
+            self._put_back_batch(batch[done:])
         self.dispatch.wake_idle()
+
+    def _count_enclosed(self, batch: list[Any]) -> int:
+        """How many of a batch are in the books already; they leave the ring with it."""
+        if not self.queue.enclosed:
+            return 0
+        enclosed = sum(type(message) is Envelope for message in batch)
+        self.queue.enclosed -= enclosed
+        return enclosed
+
+    def _put_back_batch(self, rest: list[Any]) -> None:
+        if rest:
+            self.queue.enclosed += sum(type(message) is Envelope for message in rest)
+            self.queue.put_back(rest)
 
     async def _handle_enclosed(self, envelope: Envelope) -> None:
         rest = self.dispatch.begin(envelope)
@@ -186,29 +218,18 @@ class HotLane(Lane):
 
     def _go_on_after(self, handler: Handler, message: Any, error: BaseException) -> bool:
         """Note a failure; False when the handler is not to be called without being asked about."""
-        self.dispatch.accept()
-        envelope = self._enclose(message)
-        if handler.guard is not None:
-            handler.guard.admits(envelope)  # the breaker hears of calls that it was asked about
-        self._failed(handler, envelope, error)
+        envelope = self._enter(message)
+        self._working -= 1
+        self._failed(handler, envelope, error, asked=False)
         self.dispatch.release(envelope)
         return _is_simple(handler)
 
-    def _note_good(self, handler: Handler, count: int) -> None:
-        counters = self.dispatch.counters
-        counters.published += count
-        counters.processed += count
-        handler.handled += count
-        if isinstance(handler.guard, HandlerGuard) and handler.guard.breaker is not None:
-            handler.guard.breaker.passed(count)
+    def _enter_good(self, handler: Handler, count: int) -> None:
+        self.dispatch.counters.published += count
+        self.dispatch.counters.processed += count
+        self._note_good(handler, count)
 
 
 def _is_simple(handler: Handler) -> bool:
-    """Whether nothing but a closed breaker stands in front of the handler."""
-    guard = handler.guard
-    if guard is None:
-        return True
-    if not isinstance(guard, HandlerGuard):
-        return False
-    policy = guard.policy
-    return not (policy.ordered or policy.pause or policy.ordered_dead_letters) and guard.is_clear
+    """Whether nothing stands between the messages and the handler."""
+    return handler.guard is None or handler.guard.clear

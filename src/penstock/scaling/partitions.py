@@ -85,7 +85,8 @@ class Epochs:
     def advance(self) -> None:
         """Let the next epoch run when the one before is finished."""
         while len(self._epochs) > 1 and self._epochs[0].finished:
-            self._epochs.popleft()
+            for lane in self._epochs.popleft().lanes:
+                lane.retire()
             for lane in self._epochs[0].lanes:
                 lane.held_back = False
                 lane.wake()

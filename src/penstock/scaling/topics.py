@@ -9,7 +9,7 @@ from penstock.bus.intake import Intake
 from penstock.bus.lane import Lane
 from penstock.errors import LimitReached
 from penstock.messages import marks_of
-from penstock.scaling.hot import HotLane, RingQueue
+from penstock.scaling.hot import HotLane
 from penstock.scaling.limits import BusLimits
 from penstock.scaling.partitions import Epochs, check_partitions
 from penstock.scaling.ring import RING_CAPACITY
@@ -138,7 +138,9 @@ class TopicLanes:
         if not self.is_hot(kind):
             return self._intake.make_plain_lane(kind)
         options = self._intake.options
-        queue = RingQueue(
+        return HotLane(
+            kind,
+            self._intake.dispatch,
             self._intake.enclose,
             self._ring_capacity,
             capacity=options.capacity,
@@ -147,4 +149,3 @@ class TopicLanes:
             low_mark=options.low_mark,
             on_drop=self._intake.dispatch.drop,
         )
-        return HotLane(kind, queue, self._intake.dispatch, self._intake.enclose)

@@ -1,0 +1,634 @@
+"""The scalable bus: partitions, groups, the hot path, limits and pressure, on the real path."""
+
+import asyncio
+import random
+from collections import Counter, defaultdict
+
+import pytest
+
+from penstock.bus.bus import MessageBus
+from penstock.bus.intake import QueueOptions
+from penstock.errors import LimitReached, LoadShed
+from penstock.messages import Event, critical, hot_path, topic
+from penstock.pressure.states import BackpressureState, BackpressureThresholds
+from penstock.resilience.bus import ResilientMessageBus
+from penstock.resilience.retry import Retry
+from penstock.scaling.bus import ScalableMessageBus
+from penstock.scaling.limits import BusLimits
+from penstock.system import System
+from penstock.testing import VirtualClock
+
+INNER = [MessageBus, ResilientMessageBus]
+
+
+@topic("orders", key="customer")
+class Ordered(Event):
+    customer: str
+    number: int = 0
+
+
+@topic("plain")
+class Plain(Event):
+    number: int = 0
+
+
+@hot_path
+@topic("ticks", key="symbol")
+class Tick(Event):
+    symbol: str
+    number: int = 0
+
+
+@critical
+@topic("alarms")
+class Alarm(Event):
+    number: int = 0
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock()
+
+
+@pytest.fixture
+def system(clock):
+    return System(clock=clock, random=random.Random(7))
+
+
+async def turns(count=20):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def quiet(inner, **options):
+    """A bus that leaves publishers alone, for tests about something else."""
+    return ScalableMessageBus(inner, backpressure=False, **options)
+
+
+def in_order(numbers):
+    return numbers == sorted(numbers)
+
+
+# ------------------------------------------------------------------------------------ partitions
+
+
+@pytest.mark.acceptance(12, 20, 22, 25)
+async def test_partitions_work_side_by_side_and_share_the_keys_evenly(system):
+    async with quiet(MessageBus(system=system), partitions={"orders": 4}) as bus:
+        gate = asyncio.Event()
+        running = 0
+
+        @bus.on(Ordered)
+        async def handle(event):
+            nonlocal running
+            running += 1
+            await gate.wait()
+
+        for number in range(4_000):
+            await bus.publish(Ordered(customer=f"c{number}", number=number))
+        await turns()
+        assert running == 4
+        depths = bus.get_scaling_metrics()["queue_depths"]["orders"]
+        assert len(depths) == 4
+        assert all(abs(depth - 1_000) <= 200 for depth in depths)
+        gate.set()
+        await bus.settle()
+        assert bus.get_scaling_metrics()["queue_depths"]["orders"] == [0, 0, 0, 0]
+
+
+@pytest.mark.acceptance(25)
+async def test_a_partition_that_is_held_up_delays_no_other(system):
+    async with quiet(MessageBus(system=system), partitions={"orders": 4}) as bus:
+        gate = asyncio.Event()
+        handled: Counter[str] = Counter()
+
+        @bus.on(Ordered)
+        async def handle(event):
+            if event.customer == "slow":
+                await gate.wait()
+            handled[event.customer] += 1
+
+        for number in range(100):
+            await bus.publish(Ordered(customer="slow", number=number))
+            await bus.publish(Ordered(customer=f"c{number}", number=number))
+        await turns(50)
+        assert handled["slow"] == 0
+        assert sum(handled.values()) > 50
+        gate.set()
+        await bus.settle()
+        assert sum(handled.values()) == 200
+
+
+@pytest.mark.acceptance(24)
+async def test_events_without_a_key_take_turns(system):
+    async with quiet(MessageBus(system=system), partitions={"plain": 4}) as bus:
+        seen: Counter[int] = Counter()
+        bus.subscribe(Plain, lambda event, envelope: seen.update([envelope.partition]))
+        for number in range(1_000):
+            await bus.publish(Plain(number=number))
+        await bus.settle()
+        assert seen == dict.fromkeys(range(4), 250)
+
+
+@pytest.mark.acceptance(20)
+async def test_the_number_of_partitions_changes_while_it_runs(system):
+    async with quiet(MessageBus(system=system), partitions={"orders": 2}) as bus:
+        gate = asyncio.Event()
+        handled: dict[str, list[int]] = defaultdict(list)
+
+        @bus.on(Ordered)
+        async def handle(event):
+            await gate.wait()
+            handled[event.customer].append(event.number)
+
+        for number in range(100):
+            await bus.publish(Ordered(customer=f"c{number % 10}", number=number))
+        bus.set_partitions(Ordered, 5)
+        for number in range(100, 200):
+            await bus.publish(Ordered(customer=f"c{number % 10}", number=number))
+        assert bus.get_scaling_metrics()["partitions"]["orders"] == 5
+        gate.set()
+        await bus.settle()
+        assert sum(map(len, handled.values())) == 200
+        assert all(map(in_order, handled.values()))
+
+
+@pytest.mark.acceptance(6, 10)
+@pytest.mark.parametrize("inner", INNER)
+async def test_a_storm_of_changes_at_full_speed_loses_and_reorders_nothing(system, inner):
+    chance = random.Random(5)
+    async with quiet(inner(system=system, queue=QueueOptions(capacity=500))) as bus:
+        handled: dict[str, list[int]] = defaultdict(list)
+
+        @bus.on(Ordered)
+        async def handle(event):
+            if chance.random() < 0.1:
+                await asyncio.sleep(0)
+            handled[event.customer].append(event.number)
+
+        async def produce(customer):
+            for number in range(1_000):
+                await bus.publish(Ordered(customer=customer, number=number))
+                if number % 50 == 0:
+                    await asyncio.sleep(0)
+
+        async def change():
+            for step in range(100):
+                bus.set_partitions(Ordered, chance.randint(1, 8))
+                bus.set_hot(Ordered, hot=step % 7 == 3)
+                size = chance.choice([50, 500, 5_000])
+                bus.reconfigure_limits(bus.current_limits.with_(max_message_queue_size=size))
+                await turns(chance.randint(1, 9))
+
+        async with asyncio.TaskGroup() as tasks:
+            for customer in "abcdefgh":
+                tasks.create_task(produce(customer))
+            tasks.create_task(change())
+        await bus.settle()
+        assert {customer: len(numbers) for customer, numbers in handled.items()} == dict.fromkeys(
+            "abcdefgh", 1_000
+        )
+        assert all(map(in_order, handled.values()))
+        figures = bus.statistics()
+        assert figures.events_published == figures.events_processed == 8_000
+        assert len(bus._dispatch.uncounted) <= 1
+
+
+# ---------------------------------------------------------------------------------------- groups
+
+
+@pytest.mark.acceptance(26, 21, 36)
+async def test_the_members_of_a_group_share_and_two_groups_each_get_everything(system):
+    async with quiet(MessageBus(system=system), partitions={"orders": 4}) as bus:
+        seen: dict[str, list[int]] = defaultdict(list)
+
+        def member(name):
+            return lambda event: seen[name].append(event.number)
+
+        first = bus.subscribe(Ordered, member("a1"), group="a", name="a1")
+        bus.subscribe(Ordered, member("a2"), group="a", name="a2")
+        bus.subscribe(Ordered, member("b1"), group="b", name="b1")
+        for number in range(200):
+            await bus.publish(Ordered(customer=f"c{number}", number=number))
+        await bus.settle()
+        assert sorted(seen["a1"] + seen["a2"]) == list(range(200))
+        assert seen["a1"]
+        assert seen["a2"]
+        assert sorted(seen["b1"]) == list(range(200))
+        metrics = bus.get_scaling_metrics()
+        assert sorted(map(len, metrics["groups"]["orders/a"].values())) == [2, 2]
+        assert metrics["subscribers"]["orders"] == 3
+        first.close()
+        metrics = bus.get_scaling_metrics()
+        assert [len(parts) for parts in metrics["groups"]["orders/a"].values()] == [4]
+        assert metrics["subscribers"]["orders"] == 2
+        seen.clear()
+        for number in range(200):
+            await bus.publish(Ordered(customer=f"c{number}", number=number))
+        await bus.settle()
+        assert sorted(seen["a2"]) == list(range(200))
+
+
+@pytest.mark.acceptance(21)
+async def test_a_topic_has_the_partitions_that_its_largest_group_can_use(system):
+    async with quiet(MessageBus(system=system)) as bus:
+        members = []
+        counts = []
+        for _ in range(5):
+            members.append(bus.subscribe(Ordered, lambda event: None, group="g"))
+            counts.append(bus.get_scaling_metrics()["partitions"]["orders"])
+        assert counts == [1, 2, 4, 4, 8]
+        for handler in members[1:]:
+            handler.close()
+        assert bus.get_scaling_metrics()["partitions"]["orders"] == 1
+
+
+# -------------------------------------------------------------------------------------- hot path
+
+
+@pytest.mark.acceptance(27)
+async def test_a_mark_or_the_configuration_chooses_the_ring(system):
+    async with quiet(MessageBus(system=system), hot_topics=["plain"]) as bus:
+        bus.subscribe(Tick, lambda event: None)
+        bus.subscribe(Plain, lambda event: None)
+        bus.subscribe(Ordered, lambda event: None)
+        await bus.publish(Tick("x"))
+        await bus.publish(Plain())
+        await bus.publish(Ordered("c"))
+        await bus.settle()
+        rings = bus.get_scaling_metrics()["rings"]
+        assert set(rings) == {"ticks", "plain"}
+        assert rings["ticks"]["capacity"] == 65_536
+
+
+@pytest.mark.acceptance(32, 37)
+@pytest.mark.parametrize("inner", INNER)
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_what_finds_the_ring_full_goes_behind_it_and_keeps_its_place(
+    system, inner, asynchronous
+):
+    inner_bus = inner(system=system, queue=QueueOptions(capacity=5_000))
+    async with quiet(inner_bus, ring_capacity=1_000) as bus:
+        seen: list[object] = []
+
+        async def slow(event):
+            seen.append(event.number)
+            if event.number % 100 == 0:
+                await asyncio.sleep(0)
+
+        bus.subscribe(Tick, slow if asynchronous else lambda event: seen.append(event.number))
+        for number in range(3_072):  # three times the ring of 1,024
+            bus.publish_nowait(Tick("x", number))
+        ring = bus.get_scaling_metrics()["rings"]["ticks"]
+        assert (ring["published"], ring["depth"], ring["fallbacks"]) == (1_024, 1_024, 2_048)
+        figures = bus.statistics()
+        assert figures.events_published == figures.events_unsettled == 3_072
+        await bus.settle()
+        assert seen == list(range(3_072))
+        ring = bus.get_scaling_metrics()["rings"]["ticks"]
+        assert ring["published"] - ring["consumers"]["bus"] == ring["depth"] == 0
+        assert bus.statistics().events_processed == 3_072
+
+
+async def test_a_failing_hot_handler_is_retried_and_ends_in_the_dead_letters(system, clock):
+    inner = ResilientMessageBus(system=system, retry=Retry(attempts=2, jitter=False), breaker=None)
+    async with quiet(inner) as bus:
+        bus.on_error(lambda *_: None)
+        seen: list[object] = []
+
+        @bus.on(Tick)
+        async def handle(event):
+            if event.number % 10 == 3:
+                raise RuntimeError("bad tick")
+            seen.append(event.number)
+
+        for number in range(100):
+            await bus.publish(Tick("x", number))
+        await turns(50)
+        assert len(seen) == 90
+        clock.advance(1.0)
+        await bus.settle()
+        assert sorted(letter.message.number for letter in bus.dead_letters.list()) == list(
+            range(3, 100, 10)
+        )
+        figures = bus.statistics()
+        assert (figures.events_processed, figures.events_failed) == (90, 10)
+        assert figures.events_published == 100
+
+
+async def test_a_hot_handler_may_publish_what_it_handles(system):
+    async with quiet(MessageBus(system=system), ring_capacity=16) as bus:
+        seen: list[object] = []
+
+        @bus.on(Tick)
+        async def handle(event):
+            seen.append(event.number)
+            if event.number < 1_000:
+                await bus.publish(Tick("x", event.number + 1))
+
+        await bus.publish(Tick("x", 0))
+        await bus.settle()
+        assert seen == list(range(1_001))
+
+
+async def test_a_handler_that_comes_or_goes_is_seen_at_once_on_the_hot_path(system):
+    async with quiet(MessageBus(system=system)) as bus:
+        first: list[int] = []
+        second: list[int] = []
+
+        def handle(event):
+            first.append(event.number)
+            if event.number == 10:
+                bus.subscribe(Tick, lambda event: second.append(event.number))
+
+        bus.subscribe(Tick, handle)
+        for number in range(50):
+            bus.publish_nowait(Tick("x", number))
+        await bus.settle()
+        assert first == list(range(50))
+        assert second == list(range(11, 50))
+
+
+# ---------------------------------------------------------------------------------------- limits
+
+
+@pytest.mark.acceptance(7)
+async def test_one_subscriber_too_many_is_refused_until_the_limit_is_raised(system):
+    async with quiet(MessageBus(system=system)) as bus:
+        bus.reconfigure_limits(bus.current_limits.with_(max_subscribers_per_topic=2))
+        bus.subscribe(Plain, print)
+        bus.subscribe(Plain, print)
+        with pytest.raises(LimitReached, match="max_subscribers_per_topic"):
+            bus.subscribe(Plain, print)
+        bus.reconfigure_limits(bus.current_limits.with_(max_subscribers_per_topic=3))
+        bus.subscribe(Plain, print)
+
+
+@pytest.mark.acceptance(9, 33)
+async def test_one_topic_too_many_is_refused_and_the_others_go_on(system):
+    async with quiet(MessageBus(system=system), limits=BusLimits(max_topics=2)) as bus:
+        seen: list[object] = []
+        bus.subscribe(Plain, seen.append)
+        bus.subscribe(Ordered, seen.append)
+        assert bus.get_scaling_metrics()["topics"] == 2
+        with pytest.raises(LimitReached, match="max_topics"):
+            await bus.publish(Alarm())
+        with pytest.raises(LimitReached, match="max_topics"):
+            bus.subscribe(Alarm, print)
+        await bus.publish(Plain())
+        await bus.settle()
+        assert seen == [Plain()]
+        bus.reconfigure_limits(bus.current_limits.with_(max_topics=3))
+        await bus.publish(Alarm())
+
+
+@pytest.mark.acceptance(8)
+async def test_a_queue_never_holds_more_than_its_limit(system):
+    async with quiet(MessageBus(system=system), limits=BusLimits(max_message_queue_size=50)) as bus:
+        gate = asyncio.Event()
+
+        @bus.on(Plain)
+        async def handle(event):
+            await gate.wait()
+
+        publishing = [asyncio.ensure_future(bus.publish(Plain(number=n))) for n in range(500)]
+        await turns()
+        assert bus.get_scaling_metrics()["queue_depths"]["plain"] == [50]
+        gate.set()
+        await asyncio.gather(*publishing)
+        await bus.settle()
+        assert bus.statistics().queues["plain"].peak_depth <= 50
+        assert bus.statistics().events_processed == 500
+
+
+@pytest.mark.acceptance(6)
+async def test_a_changed_limit_holds_for_the_next_publish(system):
+    async with quiet(MessageBus(system=system)) as bus:
+        gate = asyncio.Event()
+
+        @bus.on(Plain)
+        async def handle(event):
+            await gate.wait()
+
+        for number in range(20):
+            await bus.publish(Plain(number=number))
+        await turns()
+        bus.reconfigure_limits(bus.current_limits.with_(max_message_queue_size=10))
+        late = asyncio.ensure_future(bus.publish(Plain(number=20)))
+        await turns()
+        assert not late.done()
+        bus.reconfigure_limits(bus.current_limits.with_(max_message_queue_size=100))
+        await turns()
+        assert late.done()
+        gate.set()
+        await bus.settle()
+        assert bus.statistics().events_processed == 21
+
+
+@pytest.mark.acceptance(34)
+async def test_messages_per_second(system, clock):
+    async with quiet(MessageBus(system=system)) as bus:
+        bus.subscribe(Plain, lambda event: None)
+        bus.get_scaling_metrics()
+        for _ in range(50):
+            for _ in range(20):
+                await bus.publish(Plain())
+            await bus.settle()
+            clock.advance(0.1)
+        assert bus.get_scaling_metrics()["messages_per_second"] == pytest.approx(200, rel=0.05)
+
+
+# -------------------------------------------------------------------------------------- pressure
+
+
+THRESHOLDS = BackpressureThresholds()
+
+
+class Stuck:
+    """A handler that waits, so that its queue fills."""
+
+    def __init__(self):
+        self.gate = asyncio.Event()
+        self.headers = []
+
+    async def __call__(self, event, envelope):
+        self.headers.append(dict(envelope.headers))
+        await self.gate.wait()
+
+
+@pytest.fixture
+async def pressed(system):
+    inner = MessageBus(system=system, queue=QueueOptions(capacity=100))
+    async with ScalableMessageBus(inner) as bus:
+        handler = Stuck()
+        bus.subscribe(Plain, handler)
+        bus.__dict__["handler"] = handler
+        yield bus
+        handler.gate.set()
+
+
+async def fill(bus, share):
+    """Publish until that share of the queue is full, beside what is in work."""
+    await bus.publish(Plain())
+    await turns()
+    while bus.get_scaling_metrics()["queue_depths"]["plain"][0] < share * 100:
+        bus._inner.publish_nowait(Plain())
+
+
+@pytest.mark.acceptance(13, 58)
+async def test_warning_adds_a_header_that_the_consumer_sees(pressed):
+    await fill(pressed, 0.70)
+    assert pressed.current_backpressure_state is BackpressureState.WARNING
+    await pressed.publish(Plain(number=99))
+    pressed.handler.gate.set()
+    await pressed.settle()
+    assert pressed.handler.headers[-1] == {"X-Backpressure": "warning"}
+    assert pressed.handler.headers[0] == {}
+
+
+@pytest.mark.acceptance(13, 59)
+async def test_critical_lets_the_publisher_wait(pressed, clock):
+    await fill(pressed, 0.86)
+    publishing = asyncio.ensure_future(pressed.publish(Plain()))
+    await turns()
+    assert not publishing.done()
+    for _ in range(100):
+        clock.advance(0.010)
+        await turns(5)
+        if publishing.done():
+            break
+    assert publishing.done()
+    assert 0.010 <= clock.monotonic() <= 1.0
+
+
+@pytest.mark.acceptance(13, 60, 67, 38)
+async def test_shedding_refuses_and_says_when_to_try_again(pressed):
+    await fill(pressed, 0.96)
+    before = pressed.get_scaling_metrics()
+    with pytest.raises(LoadShed) as caught:
+        await pressed.publish(Plain())
+    assert caught.value.code == "SHED_LOAD"
+    assert caught.value.fields["retry_after"] > 0  # type: ignore[operator]
+    after = pressed.get_scaling_metrics()
+    assert after["dropped"] == before["dropped"] + 1
+    assert after["queue_depths"] == before["queue_depths"]
+
+
+@pytest.mark.acceptance(61, 62)
+async def test_critical_topics_are_never_shed_and_wait_the_full_second(pressed, clock):
+    seen: list[object] = []
+    pressed.subscribe(Alarm, seen.append)
+    # One more topic means more capacity: fill the first beyond it.
+    pressed.reconfigure_limits(pressed.current_limits.with_(max_message_queue_size=1_000))
+    while pressed.current_backpressure_state < BackpressureState.SHEDDING:
+        pressed._inner._intake.deliver(pressed._inner._intake.enclose(Plain()))
+    alarm = asyncio.ensure_future(pressed.publish(Alarm()))
+    await turns()
+    clock.advance(0.999)
+    await turns()
+    assert not alarm.done()
+    clock.advance(0.001)
+    await turns()
+    await alarm
+    assert seen == [Alarm()]
+
+
+@pytest.mark.acceptance(63)
+async def test_batches_are_switched_off_under_pressure_and_on_again_after(system):
+    inner = MessageBus(system=system, queue=QueueOptions(capacity=100))
+    async with ScalableMessageBus(inner) as bus:
+        sizes = []
+        gate = asyncio.Event()
+
+        @bus.on(Plain, batch=10)
+        async def handle(events):
+            await gate.wait()
+            sizes.append(len(events))
+
+        bus._inner.publish_nowait(Plain())
+        await turns()
+        for _ in range(90):
+            bus._inner.publish_nowait(Plain())
+        assert bus.current_backpressure_state >= BackpressureState.CRITICAL
+        gate.set()
+        await bus.settle()
+        assert set(sizes[1:10]) == {1}
+        sizes.clear()
+        assert bus.current_backpressure_state is BackpressureState.NORMAL
+        for _ in range(30):
+            bus._inner.publish_nowait(Plain())
+        await bus.settle()
+        assert sizes == [10, 10, 10]
+
+
+@pytest.mark.acceptance(57)
+async def test_the_pressure_is_that_of_all_partitions_and_rings_together(system):
+    inner = MessageBus(system=system, queue=QueueOptions(capacity=100))
+    async with ScalableMessageBus(inner, partitions={"orders": 2}, ring_capacity=64) as bus:
+        handler = Stuck()
+        bus.subscribe(Ordered, handler)
+        bus.subscribe(Tick, handler)
+        for number in range(60):
+            bus._inner.publish_nowait(Ordered(customer=f"c{number}"))
+        for number in range(30):
+            bus._inner.publish_nowait(Tick("x", number))
+        stages = bus.backpressure.statistics().pressure.stages
+        depths = bus.get_scaling_metrics()["queue_depths"]
+        assert sum(stage.depth for stage in stages) == sum(map(sum, depths.values()))
+        assert sum(stage.capacity for stage in stages) == 2 * 100 + 64 + 100
+        handler.gate.set()
+        await bus.settle()
+
+
+@pytest.mark.acceptance(64)
+async def test_thresholds_change_under_load(pressed):
+    await fill(pressed, 0.50)
+    assert pressed.current_backpressure_state is BackpressureState.NORMAL
+    pressed.backpressure.monitor.thresholds = BackpressureThresholds(warning=0.3, critical=0.8, shedding=0.9)
+    await pressed.publish(Plain())
+    pressed.handler.gate.set()
+    await pressed.settle()
+    assert pressed.handler.headers[-1] == {"X-Backpressure": "warning"}
+
+
+@pytest.mark.acceptance(41)
+async def test_without_the_decorator_a_bus_is_as_it_was(system):
+    async with MessageBus(system=system) as bus:
+        assert bus._intake.make_lane == bus._intake.make_plain_lane
+        assert bus._registry.on_add is None
+        assert not bus._dispatch.uncounted
+
+
+async def test_an_overload_of_ten_times_is_bounded_and_critical_traffic_passes(system, clock):
+    inner = MessageBus(system=system, queue=QueueOptions(capacity=100))
+    async with ScalableMessageBus(inner) as bus:
+        handled: Counter[str] = Counter()
+        bus.subscribe(Alarm, lambda event: handled.update(["alarm"]))
+
+        @bus.on(Plain)
+        async def slow(event):
+            handled["plain"] += 1
+            await bus._timers.sleep(0.01)
+
+        refused = 0
+
+        async def produce(kind, count):
+            nonlocal refused
+            for number in range(count):
+                try:
+                    await bus.publish(kind(number=number))
+                except LoadShed:
+                    refused += 1
+                await bus._timers.sleep(0.001)
+
+        producing = [asyncio.ensure_future(produce(Plain, 200)) for _ in range(10)]
+        producing.append(asyncio.ensure_future(produce(Alarm, 50)))
+        while not all(task.done() for task in producing):
+            clock.advance(0.005)
+            await turns(5)
+            assert bus.statistics().queues["plain"].depth <= 100
+        while bus.statistics().events_unsettled:
+            clock.advance(0.1)
+            await turns(5)
+        assert handled["alarm"] == 50
+        assert handled["plain"] + refused == 2_000
