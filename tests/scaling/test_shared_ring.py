@@ -478,3 +478,54 @@ def test_an_old_ring_does_not_remove_a_younger_one_of_its_name():
         old.close()
         assert os.path.exists(path_of("same-name"))
     assert not os.path.exists(path_of("same-name"))
+
+
+kills = pytest.mark.parametrize(
+    "rounds",
+    [5, pytest.param(200, marks=[pytest.mark.torture, pytest.mark.timeout(1_800)])],
+)
+
+
+@kills
+def test_consumers_killed_anywhere_do_not_disturb_the_others(ring, rounds):
+    kept = ring.consumer()
+    sent = 0
+    seen: list[bytes] = []
+    for turn in range(rounds):
+        with child(programs.read_all, ring.consumer()) as (process, there):
+            assert ask(there) == "reading"
+            for _ in range(turn % 7):
+                sent += ring.try_put_many(numbers(sent, sent + 50))
+                seen += kept.drain()
+            process.kill()
+            ring.put_many(numbers(sent, sent + 200))
+            sent += 200
+            seen += kept.drain()
+    assert [number_of(record) for record in seen] == list(range(sent))
+
+
+@kills
+def test_members_killed_anywhere_lose_nothing(ring, rounds):
+    with ring.group() as group:
+        reported: list[int] = []
+        sent = 0
+        for turn in range(rounds):
+            with child(programs.report_and_pass, group.member()) as (process, there):
+                wanted = 1 + turn % 5
+                while wanted:
+                    sent += ring.try_put_many(numbers(sent, sent + 10))
+                    if there.poll(0.001):
+                        reported += there.recv()
+                        wanted -= 1
+                process.kill()
+                with suppress(EOFError, OSError):
+                    while there.poll(20):
+                        reported += there.recv()
+        last = group.member()
+        ring.close()
+        with suppress(Closed):
+            while True:
+                reported += [number_of(record) for record in last.get_many(timeout=20)]
+        assert sorted(set(reported)) == list(range(sent))
+        assert len(reported) - sent <= 10 * rounds, "only the last entry of each may come again"
+        last.close()
