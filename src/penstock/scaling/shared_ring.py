@@ -82,7 +82,8 @@ class SharedRing:
     Nothing survives the last process: the memory is removed when the last one closes. If it was
     killed, the next :meth:`create` on the machine removes what it left.
 
-    Used by one thread of a process at a time.
+    Used by one thread of a process at a time. On an event loop put with :meth:`try_put_many`, and
+    read in a thread: ``await asyncio.to_thread(consumer.get_many)``.
     """
 
     def __init__(
@@ -215,9 +216,10 @@ class SharedRing:
         return True
 
     def _full(self, timeout: float, done: int) -> BufferFull:
-        slowest = min(self._segment.places.gates(), key=lambda place: place.sequence.value)
-        text = f"process {slowest.pid} made no room in the shared ring within {timeout} seconds"
-        return BufferFull(text, name=self.name, process_id=slowest.pid, published=done)
+        gates = sorted(self._segment.places.gates(), key=lambda place: place.sequence.value)
+        pid = gates[0].pid if gates else 0
+        text = f"process {pid} made no room in the shared ring within {timeout} seconds"
+        return BufferFull(text, name=self.name, process_id=pid, published=done)
 
     def _remove_dead(self) -> None:
         """Free the places of consumers whose process is gone, so that they gate no more."""
