@@ -550,3 +550,51 @@ async def test_what_a_stop_cannot_finish_is_kept_as_dead_letters(tmp_path, syste
             assert [letter.reason for letter in letters] == [Reason.STOPPED] * 3
             numbers = [bus.dead_letters.show(letter.id).message.number for letter in letters]
             assert sorted(numbers) == [0, 1, 2]
+
+
+async def test_an_event_that_a_middleware_breaks_on_is_a_dead_letter(bus):
+    calls: list[object] = []
+
+    async def broken(envelope, call_next):
+        if not calls:
+            calls.append(envelope)
+            raise RuntimeError("middleware")
+        await call_next(envelope)
+
+    handler = Flaky(0)
+    bus.use(broken)
+    bus.subscribe(Ordered, handler)
+    await bus.publish(Ordered(customer="a"))
+    await bus.settle()
+    [letter] = bus.dead_letters.list()
+    assert letter.handler == "middleware"
+    assert handler.calls == []
+    await bus.dead_letters.replay(letter.id)
+    await bus.settle()
+    assert len(handler.calls) == 1
+    assert balanced(bus)
+
+
+async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_a_stop(system, clock):
+    bus = ResilientMessageBus(system=system)
+    await bus.start()
+    gate = asyncio.Event()
+
+    @bus.on(Ordered)
+    async def stubborn(event):
+        while not gate.is_set():
+            try:
+                await gate.wait()
+            except asyncio.CancelledError:
+                continue
+
+    await bus.publish(Ordered(customer="a"))
+    await turns()
+    stopping = asyncio.ensure_future(bus.stop(drain=False))
+    await turns()
+    assert not stopping.done()
+    clock.advance(5.0)
+    await turns()
+    assert stopping.done()
+    gate.set()
+    await turns()

@@ -51,6 +51,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 COMMAND_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 30.0
+HALT_TIMEOUT_SECONDS = 5.0
+"""How long ``stop`` waits for handlers that it has cancelled."""
 SETTLE_TIMEOUT_SECONDS = 30.0
 
 
@@ -147,6 +149,8 @@ class MessageBus:
         ``timeout``, or at all when ``drain`` is False, is in the report; handlers that still run
         then are cancelled, and who still waits for the bus gets Closed.
         """
+        if self._intake.is_nested():
+            raise WouldDeadlock("a handler cannot stop its bus: the bus would wait for it")
         if self._stopping is None:
             self._intake.refusal = Closed(f"bus {self.name!r} is stopped: make a new one to go on")
             self._stopping = asyncio.ensure_future(self._stop(drain=drain, timeout=timeout))
@@ -179,11 +183,8 @@ class MessageBus:
     async def _halt(self) -> list[Envelope]:
         """Stop all work and give back the events that were not finished."""
         assert self._intake.refusal is not None
-        tasks = [task for task in self._dispatch.tasks if task is not asyncio.current_task()]
         self._intake.halt()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._dispatch.cancel(self._timers.deadline(HALT_TIMEOUT_SECONDS, "end the handlers"))
         await self._timers.interrupt(self._intake.refusal)
         return self._intake.stop() + self._parked()
 

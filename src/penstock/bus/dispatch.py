@@ -21,7 +21,8 @@ from penstock.bus.drive import Suspended, begin
 from penstock.bus.handlers import Handler
 from penstock.bus.middleware import EventMiddleware, chain
 from penstock.bus.registry import Plan, Registry
-from penstock.errors import HandlerFailed
+from penstock.bus.timers import Deadline
+from penstock.errors import DeadlineExceeded, HandlerFailed
 from penstock.messages import DEFAULT_SESSION, Envelope
 
 logger = logging.getLogger("penstock.bus")
@@ -41,6 +42,10 @@ class Failures(Protocol):
 
     def refused(self, handler: Handler, envelope: Envelope) -> None:
         """The handler's guard did not admit the event."""
+        ...
+
+    def broken(self, part: str, envelope: Envelope, error: BaseException) -> None:
+        """A part of the bus that stands before the handlers failed, as a middleware may."""
         ...
 
 
@@ -248,6 +253,17 @@ class Dispatch:
         task.add_done_callback(self.tasks.discard)
         return task
 
+    async def cancel(self, deadline: Deadline) -> None:
+        """Cancel all tasks and wait for their end; one that swallows that is left behind."""
+        tasks = [task for task in self.tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        try:
+            async with deadline:
+                await asyncio.gather(*map(asyncio.shield, tasks), return_exceptions=True)
+        except DeadlineExceeded:
+            logger.warning("handlers that do not end when they are cancelled are left behind")
+
     # Middleware
 
     def _begin_middleware(
@@ -277,8 +293,8 @@ class Dispatch:
         self._end_way(envelope)
 
     def _middleware_failed(self, envelope: Envelope, error: BaseException) -> None:
-        logger.error("a middleware failed on %s", envelope.topic, exc_info=error)
         delivery_of(envelope).failures.append(Failure(MIDDLEWARE, error))
+        self.failures.broken(MIDDLEWARE, envelope, error)
 
     def _end_way(self, envelope: Envelope) -> None:
         delivery_of(envelope).passed = True

@@ -28,6 +28,14 @@ class PlainFailures:
     def refused(self, handler: Handler, envelope: Envelope) -> None:
         raise AssertionError("the plain bus has no guards")
 
+    def broken(self, part: str, envelope: Envelope, error: BaseException) -> None:
+        log_broken(part, envelope, error)
+
+
+def log_broken(part: str, envelope: Envelope, error: BaseException) -> None:
+    """Say that a filter or a middleware failed."""
+    logger.error("a %s failed on %s %s", part, envelope.topic, envelope.id, exc_info=error)
+
 
 def guarded(callback: Callable[..., None]) -> Callable[..., None]:
     """A callback whose errors are logged and go no further."""

@@ -53,6 +53,10 @@ class Session:
         """As :meth:`MessageBus.handles`, for commands that are executed in this session."""
         return self._live().handles(kind, session=self.name, **options)
 
+    def handle(self, kind: type, function: Callable[..., Any], **options: Any) -> Handler:
+        """As :meth:`MessageBus.handle`, for commands that are executed in this session."""
+        return self._live().handle(kind, function, session=self.name, **options)
+
     async def publish(self, event: Any, **options: Any) -> None:
         """As :meth:`MessageBus.publish`, in this session."""
         await self._live().publish(event, session=self.name, **options)

@@ -44,8 +44,16 @@ class Burial:
         reason: Reason,
     ) -> None:
         """Make a dead letter of an event; the event is not settled before the letter is safe."""
-        letter = self._letter(handler, envelope, error, attempts, reason, command=False)
         self._block(handler, envelope)
+        self._add(envelope, self._letter(handler.name, envelope, error, attempts, reason))
+
+    def bury_event(
+        self, part: str, envelope: Envelope, error: BaseException, attempts: Attempts
+    ) -> None:
+        """Make a dead letter of an event that a part of the bus kept from all handlers by failing."""
+        self._add(envelope, self._letter(part, envelope, error, attempts, Reason.FAILED))
+
+    def _add(self, envelope: Envelope, letter: DeadLetter) -> None:
         if self.letters.waits:
             delivery_of(envelope).open += 1
             self._dispatch.spawn(self._save(letter, lambda: self._dispatch.release(envelope)))
@@ -56,7 +64,7 @@ class Burial:
         self, handler: Handler, envelope: Envelope, error: BaseException, attempts: Attempts
     ) -> None:
         """Make a dead letter of a command, whose caller gets the error as well."""
-        letter = self._letter(handler, envelope, error, attempts, Reason.FAILED, command=True)
+        letter = self._letter(handler.name, envelope, error, attempts, Reason.FAILED, command=True)
         if self.letters.waits:
             self._dispatch.spawn(self._save(letter))
         else:
@@ -70,8 +78,8 @@ class Burial:
         for handler in plan.handlers:
             if handler not in delivery.done and handler not in delivery.given_up:
                 attempts = delivery.attempts.get(handler) or Attempts()
-                args = (handler, envelope, error, attempts, Reason.STOPPED)
-                await self._save(self._letter(*args, command=False))
+                args = (handler.name, envelope, error, attempts, Reason.STOPPED)
+                await self._save(self._letter(*args))
 
     def _keep(self, letter: DeadLetter) -> None:
         try:
@@ -151,13 +159,13 @@ class Burial:
 
     def _letter(
         self,
-        handler: Handler,
+        handler: str,
         envelope: Envelope,
         error: BaseException,
         attempts: Attempts,
         reason: Reason,
         *,
-        command: bool,
+        command: bool = False,
     ) -> DeadLetter:
         told = describe(error)
         return DeadLetter(
@@ -167,7 +175,7 @@ class Burial:
             reason=reason,
             message=envelope.message,
             command=command,
-            handler=handler.name,
+            handler=handler,
             session=envelope.session,
             priority=int(envelope.priority),
             headers=dict(envelope.headers),

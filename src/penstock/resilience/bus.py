@@ -82,7 +82,9 @@ class ResilientMessageBus(MessageBus):
         self._parking = Parking(self._dispatch, self._intake, self._timers)
         letters = self._make_letters(dead_letters)
         self._burial = Burial(letters, self._dispatch, self._intake)
-        self._recovery = Recovery(self._parking, self._burial.bury, self._note, self._system)
+        self._recovery = Recovery(
+            self._parking, self._burial.bury, self._burial.bury_event, self._note, self._system
+        )
         self._dispatch.failures = self._recovery
         self._commands.around = self._around_command
 

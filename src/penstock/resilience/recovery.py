@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock.bus.delivery import Attempts, Failure, delivery_of
+from penstock.bus.failures import log_broken
 from penstock.bus.handlers import Handler
 from penstock.errors import CircuitOpen
 from penstock.messages import Envelope
@@ -14,6 +15,10 @@ from penstock.resilience.parking import Parking, guard_of
 from penstock.system import System
 
 Tell = Callable[[Handler, Envelope, BaseException], None]
+
+
+BuryEvent = Callable[[str, Envelope, BaseException, Attempts], None]
+"""Makes a dead letter of an event that did not come to its handlers."""
 
 
 class Bury(Protocol):
@@ -32,9 +37,12 @@ class Bury(Protocol):
 class Recovery:
     """Implements :class:`penstock.bus.dispatch.Failures`."""
 
-    def __init__(self, parking: Parking, bury: Bury, tell: Tell, system: System) -> None:
+    def __init__(
+        self, parking: Parking, bury: Bury, bury_event: BuryEvent, tell: Tell, system: System
+    ) -> None:
         self._parking = parking
         self._bury = bury
+        self._bury_event = bury_event
         self._tell = tell
         self._clock = system.clock
         self._random = system.random
@@ -64,6 +72,10 @@ class Recovery:
             self._parking.pause(handler, envelope)
         else:
             self._give_up(handler, envelope, Reason.CIRCUIT_OPEN)
+
+    def broken(self, part: str, envelope: Envelope, error: BaseException) -> None:
+        log_broken(part, envelope, error)
+        self._bury_event(part, envelope, error, self._never_called())
 
     def count(self, handler: Handler, envelope: Envelope) -> Attempts:
         """Note one more failed call."""
