@@ -245,6 +245,15 @@ def test_the_ring_forgets_what_everybody_has_passed(consumers):
     assert not any(one() for one in alive), "leaving is passing"
 
 
+def test_a_finalizer_may_use_the_ring():
+    ring: Ring[Thing] = Ring(8)
+    consumer = ring.consumer()
+    ring.publish(Thing())
+    weakref.finalize(consumer.poll()[0], lambda: ring.consumer("made by a finalizer"))
+    consumer.advance()
+    assert [one.name for one in ring.statistics().consumers][1:] == ["made by a finalizer"]
+
+
 def test_a_group_forgets_too():
     ring: Ring[Thing] = Ring(8)
     one, other = (group := ring.group()).member(), group.member()

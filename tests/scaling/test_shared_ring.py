@@ -156,6 +156,15 @@ def test_the_end_of_a_ring(ring):
     consumer.close()
 
 
+def test_a_ring_that_nobody_used_has_an_end_too(ring):
+    consumer = ring.consumer()
+    ring.close()
+    with pytest.raises(Closed):
+        consumer.get_many()
+    assert consumer.finished
+    consumer.close()
+
+
 @pytest.mark.parametrize("strategy", [Sleep(), Yield(), Spin()])
 def test_a_wait_ends_at_its_deadline(strategy):
     system = System(clock=TickingClock())

@@ -37,7 +37,7 @@ class Sequence:
         self.value = value
         self.parked: tuple[Signal, ...] = ()
         """Signals of those who wait. The writer calls :meth:`wake` after a move if there are any."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may run anywhere, and come back here
 
     def park(self, signal: Signal) -> None:
         """Have the signal called at the next move, once. Look at the value again after this."""

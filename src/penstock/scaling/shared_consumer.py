@@ -166,16 +166,16 @@ class SharedRingConsumer:
 
     @property
     def finished(self) -> bool:
-        """Whether the producer has closed the ring and all is read."""
-        producer = self._segment.places.producer
-        closed = self._closed or producer.marks == 1
-        return closed and self._next >= producer.sequence.value and not self._records
+        """Whether nothing will come: this consumer is closed, or the ring is and all is read."""
+        read = not self._records and self._segment.places.all_passed(self._next)
+        return self._closed or read
 
     def wait(self, timeout: float) -> bool:
         """Block the thread until there is something to poll.
 
         False after ``timeout`` seconds, or when the ring is finished. Raises ProducerDied.
         """
+        self._check()
         clock = self._system.clock
         deadline = clock.monotonic() + timeout
         while not self._proven():
@@ -239,8 +239,7 @@ class SharedRingConsumer:
                 if owner[0] and not alive(self._system, owner) and not self.pending():
                     raise ProducerDied(f"process {owner[0]} is gone", process_id=owner[0])
             elif one.pid and not self._segment.lives(one):
-                with self._segment.lock():
-                    places.free(one)
+                self._segment.remove_dead()
 
     # ------------------------------------------------------------------------------------ owner
 

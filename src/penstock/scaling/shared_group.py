@@ -34,10 +34,9 @@ class SharedGroupMember(SharedRingConsumer):
 
     @property
     def finished(self) -> bool:
-        """Whether the producer has closed the ring and the group has passed everything."""
-        producer = self._segment.places.producer
-        closed = self._closed or not self._gate.pid or producer.marks == 1
-        return closed and self._gate.sequence.value >= producer.sequence.value
+        """Whether nothing will come: closed, or the ring is and the group has passed everything."""
+        passed = self._segment.places.all_passed(self._gate.sequence.value)
+        return self._closed or not self._gate.pid or passed
 
     def _load(self) -> bool:
         if not self._inherit and self._available() <= self._gate.claimed:

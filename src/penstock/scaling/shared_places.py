@@ -14,7 +14,7 @@ Everything is 8-byte words in native byte order::
         +1  when that process started, in ticks since boot: process ids are used again
         +2  sequence: bytes published, or passed
         +3  its check
-        +4  producer: 1 when closed; consumer: a bit for each consumer that must pass first
+        +4  producer: when closed, 1 + its last sequence; consumer: a bit for each that must pass first
         +5  records published, or passed
         +6  the group that it is a member of, as 1 + the number of the group's place; 0: none
         +7  group: the end of what was claimed; member: the end of its claim, 0: none
@@ -115,7 +115,7 @@ class Place:
 
     @property
     def marks(self) -> int:
-        """Closed (producer), or the consumers that come first (consumer)."""
+        """Whether and where it was closed (producer), or who comes first (consumer)."""
         marks: int = self._words[self.at + MARKS]
         return marks
 
@@ -179,6 +179,14 @@ class Places:
         self.consumers = [
             Place(words, FIRST_CONSUMER + index * PLACE_WORDS) for index in range(consumers_max)
         ]
+
+    def all_passed(self, position: int) -> bool:
+        """Whether the producer has closed the ring, and this position is its end.
+
+        The mark of the end says where it is: no order of two loads is relied on.
+        """
+        end = self.producer.marks
+        return end != 0 and position >= end - 1
 
     def everyone(self) -> list[Place]:
         """All places, taken or not."""

@@ -212,7 +212,7 @@ class SharedRing:
             until = min(deadline, now + LIVENESS_SECONDS)
             self._wait.wait(sequence, lambda: self._has_room(size), until, clock)
             if not self._has_room(size):
-                self._remove_dead()
+                self._segment.remove_dead()
         return True
 
     def _full(self, timeout: float, done: int) -> BufferFull:
@@ -220,15 +220,6 @@ class SharedRing:
         pid = gates[0].pid if gates else 0
         text = f"process {pid} made no room in the shared ring within {timeout} seconds"
         return BufferFull(text, name=self.name, process_id=pid, published=done)
-
-    def _remove_dead(self) -> None:
-        """Free the places of consumers whose process is gone, so that they gate no more."""
-        places = self._segment.places
-        if any(not self._segment.lives(place) for place in places.gates()):
-            with self._segment.lock():
-                for place in places.gates():
-                    if not self._segment.lives(place):
-                        places.free(place)
 
     def _check_producer(self) -> None:
         if self._closed:
@@ -281,15 +272,17 @@ class SharedRing:
     def close(self) -> None:
         """Leave the ring. When this process is the producer, nothing more will come.
 
-        Consumers read what is there and then get Closed. Consumers of this process stay open.
+        The same holds when it made the ring and nobody has put anything yet. Consumers read what is
+        there and then get Closed. Consumers of this process stay open.
         """
         if self._closed:
             return
         self._closed = True
         places, me = self._segment.places, myself(self._system)
         with self._segment.lock():
-            if places.producer.owner == me:
-                places.producer.marks = 1
+            unused = places.creator.owner == me and not places.producer.pid
+            if places.producer.owner == me or unused:
+                places.producer.marks = places.producer.marks or places.producer.sequence.value + 1
                 places.producer.own((0, 0))
             if places.creator.owner == me:
                 places.creator.own((0, 0))

@@ -116,6 +116,15 @@ class Segment:
         owners = [place.owner, *(one.owner for one in self.places.members(place))]
         return any(alive(self._system, owner) for owner in owners)
 
+    def remove_dead(self) -> None:
+        """Free the places of consumers whose process is gone, so that they gate no more."""
+        if all(self.lives(place) for place in self.places.gates()):
+            return
+        with self.lock():
+            for place in self.places.gates():
+                if not self.lives(place):
+                    self.places.free(place)
+
     def unlink_if_unused(self) -> None:
         """Remove the name when nobody takes part any more."""
         files = self._system.files

@@ -61,8 +61,11 @@ class Slots(Sequence, Generic[Item]):
         super().__init__()
         self.capacity = power_of_two(capacity)
         self.mask = self.capacity - 1
-        self.guard = threading.Lock()
-        """Held by consumers that come, go or pass entries; never by the producer."""
+        self.guard = threading.RLock()
+        """Held by consumers that come, go or pass entries; never by the producer.
+
+        Reentrant, as emptying a slot may run the finalizer of what was in it.
+        """
         self.refused = 0
         self._slots: list[Item | None] = [None] * self.capacity
         self._stages: tuple[Stage, ...] = ()
