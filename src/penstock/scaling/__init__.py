@@ -12,6 +12,7 @@ from penstock.scaling.assignment import (
     assign_sticky,
     partitions_for,
 )
+from penstock.scaling.bus import ScalableMessageBus
 from penstock.scaling.cache import BoundedCache
 from penstock.scaling.cache_backing import ByteStore, CacheBacking
 from penstock.scaling.cache_memory import EvictionPolicy
@@ -50,6 +51,7 @@ __all__ = [
     "RingProcessor",
     "RingStatistics",
     "Router",
+    "ScalableMessageBus",
     "ScalableSubsystem",
     "ScalingLimits",
     "Sequence",
