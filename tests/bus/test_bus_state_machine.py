@@ -242,12 +242,15 @@ class BusMachine(RuleBasedStateMachine):
                 self.loop.run_until_complete(asyncio.sleep(0))
                 self.loop.close()
 
+    async def _wait_for_tasks(self):
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
     def end(self):
         report = self.run(self.clock.run_until(self.bus.stop(timeout=1e6)))
         check_books(self.bus)
         assert report.drained
         assert self.bus.statistics().events_unsettled == 0
-        self.run(asyncio.gather(*self.tasks, return_exceptions=True))
+        self.run(self._wait_for_tasks())
         if not self.bus.statistics().events_dropped:
             assert {key: len(seen) for key, seen in self.seen.items()} == self.numbers
         assert not asyncio.all_tasks(self.loop)
