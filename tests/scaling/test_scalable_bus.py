@@ -584,7 +584,9 @@ async def test_the_pressure_is_that_of_all_partitions_and_rings_together(system)
 async def test_thresholds_change_under_load(pressed):
     await fill(pressed, 0.50)
     assert pressed.current_backpressure_state is BackpressureState.NORMAL
-    pressed.backpressure.monitor.thresholds = BackpressureThresholds(warning=0.3, critical=0.8, shedding=0.9)
+    pressed.backpressure.monitor.thresholds = BackpressureThresholds(
+        warning=0.3, critical=0.8, shedding=0.9
+    )
     await pressed.publish(Plain())
     pressed.handler.gate.set()
     await pressed.settle()
