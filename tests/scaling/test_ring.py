@@ -14,11 +14,14 @@ from penstock.scaling import (
     Park,
     Ring,
     RingProcessor,
+    Sequence,
     SharedProducerRing,
     Sleep,
     Spin,
     Yield,
 )
+from penstock.scaling.waiting import wait_on_loop
+from penstock.system import OsClock
 from penstock.testing import VirtualClock
 from tests.scaling.threads import running
 
@@ -483,6 +486,30 @@ class TickingClock(VirtualClock):
     def monotonic(self) -> float:
         self.advance(0.01)
         return super().monotonic()
+
+
+class MovesMeanwhile(Sequence):
+    """Moves between a reader's first look and its parking, and calls nobody."""
+
+    def park(self, signal) -> None:
+        self.value += 1
+        super().park(signal)
+
+
+def test_who_parks_looks_once_more(monkeypatch):
+    class NeverWait(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            raise AssertionError("it would wait for a move that was before")
+
+    monkeypatch.setattr("penstock.scaling.waiting.threading.Event", NeverWait)
+    sequence = MovesMeanwhile()
+    Park().wait(sequence, lambda: sequence.value > 0, 1e9, OsClock())
+
+
+async def test_a_task_that_parks_looks_once_more():
+    sequence = MovesMeanwhile()
+    async with asyncio.timeout(20):
+        await wait_on_loop(sequence, lambda: sequence.value > 0, 1e9, VirtualClock())
 
 
 def test_parking_ends_at_its_deadline():

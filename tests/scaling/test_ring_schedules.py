@@ -207,6 +207,23 @@ def coming_and_going(scheduler: Scheduler):
     return programs, check
 
 
+def joining(scheduler: Scheduler):
+    """The first reader joins while the producer, whom nobody holds back yet, runs away."""
+    ring = make(scheduler)
+    late: list[int] = []
+
+    def join() -> None:
+        reader = tamed(scheduler, ring.consumer())
+        while ring.value < ITEMS or reader.pending():
+            late.extend(reader.drain())
+            scheduler.give_way()
+
+    def check() -> None:
+        assert late == list(range(ITEMS))[ITEMS - len(late) :]
+
+    return [join, publishing(scheduler, ring)], check
+
+
 SCENARIOS = {
     "one": one(),
     "broadcast": many("broadcast"),
@@ -214,6 +231,7 @@ SCENARIOS = {
     "sharing": sharing,
     "waiting": waiting,
     "closing": closing,
+    "joining": joining,
     "coming and going": coming_and_going,
 }
 

@@ -399,9 +399,11 @@ def test_the_producer_may_be_another_process_and_there_is_one(ring):
             ring.put_many([b"mine"])
 
 
-def test_a_killed_consumer_no_longer_holds_the_producer(ring):
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_killed_consumer_no_longer_holds_the_producer(ring, method):
+    """With spawn, nobody has waited for the dead process: its remains are still there."""
     kept = ring.consumer()
-    with child(programs.stop_reading, ring.consumer()) as (process, there):
+    with child(programs.stop_reading, ring.consumer(), method=method) as (process, there):
         ring.put_many(numbers(0, 10))
         assert ask(there) == 10
         assert kept.drain() == numbers(0, 10)
