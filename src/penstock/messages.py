@@ -196,6 +196,8 @@ class Envelope(msgspec.Struct, gc=False):
     """The partition of the topic that it is in, where the topic has partitions."""
     offset: int | None = None
     """Its place in the log, when it comes from there."""
+    group: str | None = None
+    """The group that it is for, when it comes from the log; None: for everybody."""
     lane: Any = None
     """The bus's own note: the lane that it waits in, when its class has several."""
     settled: bool = False

@@ -96,7 +96,7 @@ class Intake:
         self.refusal: Closed | None = None
         self.recorder: EventRecorder | None = None
         """Keeps every event that is queued, when the bus has an event log."""
-        self._now_ms = system.clock.time_ms
+        self.now_ms = system.clock.time_ms
         self._sequence = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.thread: int | None = None
@@ -152,12 +152,12 @@ class Intake:
         cause = current.get()
         if cause is None and headers is None and correlation_id is None:
             return Envelope(
-                message, next(self._sequence), self._now_ms(), self.origin, session, priority
+                message, next(self._sequence), self.now_ms(), self.origin, session, priority
             )
         return Envelope(
             message,
             next(self._sequence),
-            self._now_ms(),
+            self.now_ms(),
             self.origin,
             session,
             priority,

@@ -60,6 +60,28 @@ class Burial:
         else:
             self._keep(letter)
 
+    def bury_record(self, topic: str, record: Any, error: Exception) -> None:
+        """Make a dead letter of a record that is no message of a known class."""
+        told = describe(error)
+        now_ms = self._intake.now_ms()
+        letter = DeadLetter(
+            id=self.letters.next_id(),
+            topic=topic,
+            message_type=record.headers.get("penstock-type", b"").decode("utf-8", "replace"),
+            reason=Reason.NOT_DECODED,
+            raw=record.value,
+            error_type=told.type,
+            error=told.text,
+            first_failed_ms=now_ms,
+            last_failed_ms=now_ms,
+            partition=record.partition,
+            offset=record.offset,
+        )
+        if self.letters.waits:
+            self._dispatch.spawn(self._save(letter))
+        else:
+            self._keep(letter)
+
     def bury_command(
         self, handler: Handler, envelope: Envelope, error: BaseException, attempts: Attempts
     ) -> None:
@@ -191,6 +213,8 @@ class Burial:
             first_failed_ms=attempts.first_failed_ms,
             last_failed_ms=attempts.last_failed_ms,
             replays=_replays(envelope.headers),
+            partition=envelope.partition,
+            offset=envelope.offset,
         )
 
 

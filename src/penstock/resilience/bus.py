@@ -112,9 +112,9 @@ class ResilientMessageBus(MessageBus):
         await self.history.flush()
         if self.dead_letters.waits:
             for envelope in undrained:
-                # The schedule and the event log deliver theirs again at the next start.
-                scheduled = SCHEDULE_HEADER in envelope.headers
-                if not scheduled and not self.history.delivers_again(envelope):
+                # The schedule, the event log and durable topics deliver theirs again.
+                again = SCHEDULE_HEADER in envelope.headers or envelope.offset is not None
+                if not again and not self.history.delivers_again(envelope):
                     await self._burial.bury_stopped(envelope)
         return undrained
 

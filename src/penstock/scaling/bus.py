@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,6 +18,7 @@ from penstock.pressure.message_bus import MessageBusBackpressure
 from penstock.pressure.monitor import PressureMonitor
 from penstock.pressure.states import BackpressureState, BackpressureThresholds
 from penstock.scaling.assignment import partitions_for
+from penstock.scaling.durable import DurableTopics, TopicLog
 from penstock.scaling.limits import BusLimits
 from penstock.scaling.metrics import RateMeter, lane_depths, scaling_metrics
 from penstock.scaling.ring import RING_CAPACITY
@@ -40,6 +42,10 @@ class ScalableMessageBus(_Bus):
     hot path. ``limits`` and ``thresholds`` can be changed while it runs. ``backpressure=False`` leaves
     publishers alone until a queue is full.
 
+    With a ``log``, such as an open ``WalMessageQueue``, the topics in ``durable`` (all by default) live
+    there: ``publish`` returns when the event is as safe as its topic asks for, and each ``group`` of
+    handlers (the bus's name without one) goes on after a crash with what it was not done with.
+
     Use either the decorator or the bus inside, not both: what the bus inside is given passes by the
     pressure and the limits. Belongs to the event loop of the bus inside.
     """
@@ -54,6 +60,8 @@ class ScalableMessageBus(_Bus):
         limits: BusLimits | None = None,
         thresholds: BackpressureThresholds | None = None,
         backpressure: bool = True,
+        log: TopicLog | None = None,
+        durable: Iterable[str] | bool = True,
     ) -> None:
         self._inner = inner
         intake = inner._intake
@@ -84,6 +92,7 @@ class ScalableMessageBus(_Bus):
         self._short_way = {} if intake.recorder is not None else self.lanes.hot
         """The hot classes, as long as nothing else wants to see every message."""
         monitor.on_change(lambda _: self._look_soon())
+        self._durable = None if log is None else DurableTopics(inner, log, covering(durable))
         inner._registry.on_add = self._check_subscribers
 
     def __getattr__(self, name: str) -> Any:
@@ -92,17 +101,28 @@ class ScalableMessageBus(_Bus):
     # Life
 
     async def __aenter__(self) -> Self:
-        await self._inner.start()
+        await self.start()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.stop()
 
+    async def start(self) -> None:
+        """As :meth:`MessageBus.start`; then groups go on in the log where they had committed."""
+        await self._inner.start()
+        if self._durable is not None:
+            await self._durable.start()
+
     async def stop(self, **options: Any) -> StopReport:
-        """As :meth:`MessageBus.stop`."""
+        """As :meth:`MessageBus.stop`. What was read from the log and not handled comes again."""
         self._short_way = {}
+        if self._durable is not None:
+            await self._durable.pause()
         self.backpressure.close()
-        return await self._inner.stop(**options)
+        report = await self._inner.stop(**options)
+        if self._durable is not None:
+            await self._durable.close()
+        return report
 
     # Subscribing
 
@@ -128,6 +148,9 @@ class ScalableMessageBus(_Bus):
         """As :meth:`MessageBus.subscribe`. The members of a ``group`` share the partitions."""
         if isinstance(target, type):
             self.lanes.open(target)
+            if self._durable is not None and self._durable.covers(target):
+                group = group or self._inner.name
+                options = self._durable.handler_options(options)
         if group is None:
             return self._inner.subscribe(target, function, where=where, **options)
         if not isinstance(target, type):
@@ -136,6 +159,8 @@ class ScalableMessageBus(_Bus):
         handler = self._inner.subscribe(target, function, where=mine, **options)
         join(handler, lambda: self._fit_partitions(target))
         self._fit_partitions(target)
+        if self._durable is not None and self._durable.covers(target):
+            self._durable.join(target, group)
         return handler
 
     def add_filter(self, accepts: Filter) -> None:
@@ -170,6 +195,9 @@ class ScalableMessageBus(_Bus):
         self._published = number = self._published + 1
         if number >= self._look_at:
             options = await self._press(event, options)
+        if self._durable is not None and self._durable.covers(event.__class__):
+            await self._publish_durably(event, options)
+            return
         if not options:
             hot = self._short_way.get(event.__class__)
             if hot is not None and hot.put(event):
@@ -177,8 +205,20 @@ class ScalableMessageBus(_Bus):
         self._make_lanes(event)
         await self._inner.publish(event, **options)
 
+    async def _publish_durably(self, event: Any, options: dict[str, Any]) -> None:
+        assert self._durable is not None
+        timeout = options.pop("timeout", PUBLISH_TIMEOUT_SECONDS)
+        durable = options.pop("durable", False)
+        self._inner._intake.check_open()
+        envelope = self._inner._intake.enclose(event, **options)
+        await self._durable.publish(envelope, durable=durable, timeout=timeout)
+
     def publish_nowait(self, event: Any, **options: Any) -> None:
         """As :meth:`MessageBus.publish_nowait`. It cannot wait, so it is not delayed, only refused."""
+        if self._durable is not None and self._durable.covers(event.__class__):
+            self._inner._intake.check_open()
+            self._durable.publish_nowait(self._inner._intake.enclose(event, **options))
+            return
         if self._inner._intake.thread != get_ident():
             self._inner.publish_nowait(event, **options)
             return
@@ -276,6 +316,14 @@ class ScalableMessageBus(_Bus):
                 limit="max_subscribers_per_topic",
                 value=limit,
             )
+
+
+def covering(durable: Iterable[str] | bool) -> Callable[[str], bool]:
+    """Which topics live in the log: all, none, or those that a name or a glob matches."""
+    if isinstance(durable, bool):
+        return lambda _: durable
+    patterns = tuple(durable)
+    return lambda topic: any(fnmatchcase(topic, pattern) for pattern in patterns)
 
 
 def _with_headers(options: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:

@@ -53,6 +53,8 @@ class SubscriberGroups:
         member: list[Handler] = []
 
         def is_mine(envelope: Envelope) -> bool:
+            if envelope.group not in (None, name):
+                return False
             owner = self._groups[place].owner(envelope.partition or 0)
             return bool(member) and owner is member[0] and (where is None or where(envelope))
 
