@@ -71,6 +71,7 @@ PUBLIC: list[str] = [
     "current_envelope",
     "errors",
     "hot_path",
+    "open",
     "open_store",
     "repair",
     "scrub",

@@ -48,6 +48,7 @@ LAYERS = [
     {"log"},
     {"streaming", "transports"},
     {"spark", "observe"},
+    {"opening"},  # from a URL to a running bus
     {"penstock"},  # the public door itself: src/penstock/__init__.py
     {"cli", "dashboard"},
     {"testing"},  # may import anything; nothing imports it

@@ -43,6 +43,7 @@ from penstock.messages import (
     hot_path,
     topic,
 )
+from penstock.opening import open_bus as open  # noqa: A004 - penstock.open is its name
 from penstock.pressure import (
     BackpressureState,
     BackpressureStateChanged,
@@ -117,6 +118,7 @@ __all__ = [
     "current_envelope",
     "errors",
     "hot_path",
+    "open",
     "open_store",
     "repair",
     "scrub",
