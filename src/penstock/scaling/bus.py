@@ -19,6 +19,7 @@ from penstock.pressure.monitor import PressureMonitor
 from penstock.pressure.states import BackpressureState, BackpressureThresholds
 from penstock.scaling.assignment import partitions_for
 from penstock.scaling.durable import DurableTopics, TopicLog
+from penstock.scaling.hot import ShortWay
 from penstock.scaling.limits import BusLimits
 from penstock.scaling.metrics import RateMeter, lane_depths, scaling_metrics
 from penstock.scaling.ring import RING_CAPACITY
@@ -86,13 +87,13 @@ class ScalableMessageBus(_Bus):
             monitor, inner._timers, on_batching=self._switch_batching
         )
         self._rate = RateMeter(clock)
-        self._published = 0
         self._pressing = backpressure
-        self._look_at = 0 if backpressure else NEVER
-        self._short_way = {} if intake.recorder is not None else self.lanes.hot
-        """The hot classes, as long as nothing else wants to see every message."""
-        monitor.on_change(lambda _: self._look_soon())
         self._durable = None if log is None else DurableTopics(inner, log, covering(durable))
+        self._hot = {} if intake.recorder is not None else self.lanes.hot
+        """The hot classes, as long as nothing else wants to see every message."""
+        short = self._hot if log is None else {}
+        self._way = ShortWay(intake, short, 0 if backpressure else NEVER)
+        monitor.on_change(lambda _: self._look_soon())
         inner._registry.on_add = self._check_subscribers
 
     def __getattr__(self, name: str) -> Any:
@@ -115,7 +116,7 @@ class ScalableMessageBus(_Bus):
 
     async def stop(self, **options: Any) -> StopReport:
         """As :meth:`MessageBus.stop`. What was read from the log and not handled comes again."""
-        self._short_way = {}
+        self._end_short_way()
         if self._durable is not None:
             await self._durable.pause()
         self.backpressure.close()
@@ -165,8 +166,11 @@ class ScalableMessageBus(_Bus):
 
     def add_filter(self, accepts: Filter) -> None:
         """As :meth:`MessageBus.add_filter`."""
-        self._short_way = {}
+        self._end_short_way()
         self._inner.add_filter(accepts)
+
+    def _end_short_way(self) -> None:
+        self._way.lanes = self._hot = {}
 
     def _fit_partitions(self, kind: type) -> None:
         """Give a topic as many partitions as its subscribers can use, unless it is told."""
@@ -192,18 +196,19 @@ class ScalableMessageBus(_Bus):
         From WARNING on the message gets a header, in CRITICAL this waits, in SHEDDING it raises
         LoadShed unless the message's class is ``@critical``. Cancelled meanwhile, nothing was queued.
         """
-        self._published = number = self._published + 1
-        if number >= self._look_at:
+        if options or not self._way.put(event):
+            await self._publish_long(event, options)
+
+    async def _publish_long(self, event: Any, options: dict[str, Any]) -> None:
+        way = self._way
+        way.published += 1
+        if way.published >= way.look_at:
             options = await self._press(event, options)
         if self._durable is not None and self._durable.covers(event.__class__):
             await self._publish_durably(event, options)
-            return
-        if not options:
-            hot = self._short_way.get(event.__class__)
-            if hot is not None and hot.put(event):
-                return
-        self._make_lanes(event)
-        await self._inner.publish(event, **options)
+        elif options or not self._put_hot(event):
+            self._make_lanes(event)
+            await self._inner.publish(event, **options)
 
     async def _publish_durably(self, event: Any, options: dict[str, Any]) -> None:
         assert self._durable is not None
@@ -215,26 +220,33 @@ class ScalableMessageBus(_Bus):
 
     def publish_nowait(self, event: Any, **options: Any) -> None:
         """As :meth:`MessageBus.publish_nowait`. It cannot wait, so it is not delayed, only refused."""
+        if options or not self._way.put(event):
+            self._publish_nowait_long(event, options)
+
+    def _publish_nowait_long(self, event: Any, options: dict[str, Any]) -> None:
+        intake, way = self._inner._intake, self._way
         if self._durable is not None and self._durable.covers(event.__class__):
-            self._inner._intake.check_open()
-            self._durable.publish_nowait(self._inner._intake.enclose(event, **options))
+            intake.check_open()
+            self._durable.publish_nowait(intake.enclose(event, **options))
             return
-        if self._inner._intake.thread != get_ident():
+        if intake.thread != get_ident():
             self._inner.publish_nowait(event, **options)
             return
-        self._published = number = self._published + 1
-        if number >= self._look_at:
+        way.published += 1
+        if way.published >= way.look_at:
             options = self._press_nowait(event, options)
-        if not options:
-            hot = self._short_way.get(event.__class__)
-            if hot is not None and hot.put(event):
-                return
-        self._make_lanes(event)
-        self._inner.publish_nowait(event, **options)
+        if options or not self._put_hot(event):
+            self._make_lanes(event)
+            self._inner.publish_nowait(event, **options)
+
+    def _put_hot(self, event: Any) -> bool:
+        """Into the ring, or the queue behind it; False when it is not hot, or both are full."""
+        hot = self._hot.get(event.__class__)
+        return hot is not None and hot.put(event)
 
     async def publish_and_wait(self, event: Any, **options: Any) -> Any:
         """As :meth:`MessageBus.publish_and_wait`, under pressure."""
-        self._published += 1
+        self._way.published += 1
         if self._pressing:
             options = await self._press(event, options)
         self._make_lanes(event)
@@ -253,22 +265,22 @@ class ScalableMessageBus(_Bus):
         headers = await self.backpressure.before_publish(
             marks.topic,
             critical=marks.critical,
-            sequence=self._published,
+            sequence=self._way.published,
             timeout=options.get("timeout", PUBLISH_TIMEOUT_SECONDS),
         )
-        self._look_at = self.backpressure.look_at
+        self._way.look_at = self.backpressure.look_at
         return _with_headers(options, headers)
 
     def _press_nowait(self, event: Any, options: dict[str, Any]) -> dict[str, Any]:
         marks = marks_of(event.__class__)
         headers = self.backpressure.before_publish_nowait(
-            marks.topic, critical=marks.critical, sequence=self._published
+            marks.topic, critical=marks.critical, sequence=self._way.published
         )
-        self._look_at = self.backpressure.look_at
+        self._way.look_at = self.backpressure.look_at
         return _with_headers(options, headers)
 
     def _look_soon(self) -> None:
-        self._look_at = 0 if self._pressing else NEVER
+        self._way.look_at = 0 if self._pressing else NEVER
 
     def _switch_batching(self, batching: bool) -> None:
         self._inner._dispatch.batching = batching
