@@ -72,7 +72,7 @@ def in_order(numbers):
 # ------------------------------------------------------------------------------------ partitions
 
 
-@pytest.mark.acceptance(12, 20, 22, 25)
+@pytest.mark.acceptance(12, 20, 22, 25, 35)
 async def test_partitions_work_side_by_side_and_share_the_keys_evenly(system):
     async with quiet(MessageBus(system=system), partitions={"orders": 4}) as bus:
         gate = asyncio.Event()
@@ -192,6 +192,19 @@ async def test_a_storm_of_changes_at_full_speed_loses_and_reorders_nothing(syste
         figures = bus.statistics()
         assert figures.events_published == figures.events_processed == 8_000
         assert len(bus._dispatch.uncounted) <= 1
+
+
+@pytest.mark.acceptance(105)
+async def test_a_partition_costs_nothing_before_its_first_event(system):
+    async with quiet(MessageBus(system=system), partitions={"orders": 4_096}) as bus:
+        bus.subscribe(Ordered, lambda event: None)
+        lanes = bus.lanes.lanes_of(Ordered)
+        assert len(lanes) <= 1
+        for number in range(100):
+            await bus.publish(Ordered(customer=f"c{number % 10}"))
+        await bus.settle()
+        assert len(bus.lanes.lanes_of(Ordered)) <= 10
+        assert len(bus.get_scaling_metrics()["queue_depths"]["orders"]) == 4_096
 
 
 # ---------------------------------------------------------------------------------------- groups

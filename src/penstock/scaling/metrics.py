@@ -12,6 +12,7 @@ from penstock.messages import marks_of
 from penstock.pressure.message_bus import MessageBusBackpressure
 from penstock.pressure.readings import Reading
 from penstock.scaling.hot import HotLane
+from penstock.scaling.partitions import Epochs
 from penstock.system import Clock
 
 if TYPE_CHECKING:
@@ -42,7 +43,12 @@ class RateMeter:
 
 def lane_depths(intake: Intake) -> list[Reading]:
     """The depth of every partition, rings and what is behind them included."""
-    return [_reading(lane) for lane in intake.all_lanes()]
+    unused = [
+        Reading(_topic(kind), 0, spread.unused * intake.options.capacity)
+        for kind, spread in intake.spreads.items()
+        if isinstance(spread, Epochs) and spread.unused
+    ]
+    return [_reading(lane) for lane in intake.all_lanes()] + unused
 
 
 def _reading(lane: Lane) -> Reading:
@@ -85,11 +91,11 @@ def _topic(kind: type) -> str:
 
 
 def _depths(lanes: TopicLanes, kind: type) -> list[int]:
-    count = lanes.partitions_of(kind)
-    depths = [0] * count
-    for place, lane in enumerate(lanes.lanes_of(kind)):
-        depths[place % count] += len(lane.queue) + lane.queue.held
-    return depths
+    spread = lanes.epochs_of(kind)
+    if spread is not None:
+        return spread.depths()
+    [lane] = lanes.lanes_of(kind)
+    return [len(lane.queue) + lane.queue.held]
 
 
 def _subscribers(bus: MessageBus, kind: type) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.bus.lane import Lane
 from penstock.errors import InvalidOption
@@ -24,31 +24,58 @@ PARTITIONS_MAX = 4_096
 
 @dataclass(slots=True, eq=False)
 class Epoch:
-    """The lanes between two changes."""
+    """The lanes between two changes. A lane is made when its partition gets its first event."""
 
     number: int
     router: Router
-    lanes: list[Lane]
+    make_lane: Callable[[], Lane]
+    lanes: dict[int, Lane] = field(default_factory=dict)
+    held_back: bool = True
 
     @property
     def finished(self) -> bool:
         """Whether all of its events are handled."""
-        return not any(lane.pumps or lane.has_work for lane in self.lanes)
+        return not any(lane.pumps or lane.has_work for lane in self.lanes.values())
+
+    def lane(self, partition: int) -> Lane:
+        """The lane of a partition."""
+        lane = self.lanes.get(partition)
+        if lane is None:
+            lane = self.lanes[partition] = self.make_lane()
+            lane.held_back = self.held_back
+        return lane
+
+    def begin(self) -> None:
+        """Those before are done: handle what has gathered."""
+        self.held_back = False
+        for lane in list(self.lanes.values()):
+            lane.held_back = False
+            lane.wake()
 
 
 class Epochs:
-    """The lanes of one message class. Implements :class:`penstock.bus.intake.Spread`."""
+    """The lanes of one message class. Implements :class:`penstock.bus.intake.Spread`.
 
-    def __init__(self, lanes: list[Lane], on_single: Callable[[Lane], None]) -> None:
+    ``on_single`` is told when one lane is all that is left, which then needs no epochs.
+    """
+
+    def __init__(self, first: Lane, on_single: Callable[[Lane], None]) -> None:
         self._on_single = on_single
         self._epochs: deque[Epoch] = deque()
         self._changes = 0
-        self._begin(lanes)
+        self._begin(1, lambda: first)
+        self._epochs[0].begin()
+        self._epochs[0].lane(0)
 
     @property
     def partitions(self) -> int:
         """How many partitions new events are spread over."""
         return self._epochs[-1].router.partitions
+
+    @property
+    def unused(self) -> int:
+        """How many of them have had no event yet."""
+        return self.partitions - len(self._epochs[-1].lanes)
 
     @property
     def epoch(self) -> int:
@@ -60,46 +87,47 @@ class Epochs:
         if envelope.lane is None:
             epoch = self._epochs[-1]
             envelope.partition = epoch.router.partition_of(envelope.key)
-            envelope.lane = epoch.lanes[envelope.partition]
+            envelope.lane = epoch.lane(envelope.partition)
         lane: Lane = envelope.lane
         return lane
 
     def lanes(self) -> Iterator[Lane]:
         """The lanes of all epochs, the oldest first."""
         for epoch in self._epochs:
-            yield from epoch.lanes
+            yield from list(epoch.lanes.values())
 
     def depths(self) -> list[int]:
         """How many events wait, by partition; those of older epochs count where they are."""
-        depths = [0] * max(len(epoch.lanes) for epoch in self._epochs)
+        depths = [0] * max(epoch.router.partitions for epoch in self._epochs)
         for epoch in self._epochs:
-            for partition, lane in enumerate(epoch.lanes):
+            for partition, lane in epoch.lanes.items():
                 depths[partition] += len(lane.queue) + lane.queue.held
         return depths
 
-    def change(self, lanes: list[Lane]) -> None:
-        """Let new events go to these lanes, once those before are handled."""
-        self._begin(lanes)
+    def change(self, partitions: int, make_lane: Callable[[], Lane]) -> None:
+        """Let new events go to other lanes, once those before are handled."""
+        self._begin(partitions, make_lane)
         self.advance()
 
     def advance(self) -> None:
         """Let the next epoch run when the one before is finished."""
         while len(self._epochs) > 1 and self._epochs[0].finished:
-            for lane in self._epochs.popleft().lanes:
+            for lane in self._epochs.popleft().lanes.values():
                 lane.retire()
-            for lane in self._epochs[0].lanes:
-                lane.held_back = False
-                lane.wake()
-        if len(self._epochs) == 1 and len(self._epochs[0].lanes) == 1:
-            self._on_single(self._epochs[0].lanes[0])
+            self._epochs[0].begin()
+        if len(self._epochs) == 1 and self.partitions == 1:
+            self._on_single(self._epochs[0].lane(0))
 
-    def _begin(self, lanes: list[Lane]) -> None:
-        check_partitions(len(lanes))
+    def _begin(self, partitions: int, make_lane: Callable[[], Lane]) -> None:
+        check_partitions(partitions)
         turn = self._epochs[-1].router.turn if self._epochs else 0
-        for lane in lanes:
-            lane.held_back = bool(self._epochs)
+
+        def make() -> Lane:
+            lane = make_lane()
             lane.on_empty = self.advance
-        self._epochs.append(Epoch(self._changes, Router(len(lanes), turn), lanes))
+            return lane
+
+        self._epochs.append(Epoch(self._changes, Router(partitions, turn), make))
         self._changes += 1
 
 

@@ -49,8 +49,13 @@ class TopicLanes:
 
     def partitions_of(self, kind: type) -> int:
         """How many partitions the topic of a class has."""
+        spread = self.epochs_of(kind)
+        return 1 if spread is None else spread.partitions
+
+    def epochs_of(self, kind: type) -> Epochs | None:
+        """The epochs of a class that has several lanes."""
         spread = self._intake.spreads.get(kind)
-        return spread.partitions if isinstance(spread, Epochs) else 1
+        return spread if isinstance(spread, Epochs) else None
 
     def lanes_of(self, kind: type) -> list[Lane]:
         """All lanes of a class, also those that only empty themselves."""
@@ -73,7 +78,7 @@ class TopicLanes:
             and not self.is_hot(kind)
             and self.partitions_of(kind) != partitions
         ):
-            self._change(kind, [self._make_lane(kind) for _ in range(partitions)])
+            self._change(kind, partitions)
 
     def set_hot(self, kind: type, *, hot: bool) -> None:
         """Move a class to the hot path, or away from it."""
@@ -83,7 +88,7 @@ class TopicLanes:
         (self._hot_topics.add if hot else self._hot_topics.discard)(topic)
         if kind in self.kinds():
             count = 1 if hot else self._partitions.get(topic, 1)
-            self._change(kind, [self._make_lane(kind) for _ in range(count)])
+            self._change(kind, count)
 
     def change_limits(self, limits: BusLimits) -> None:
         """Put other limits in force, for the queues that are there too."""
@@ -94,15 +99,19 @@ class TopicLanes:
             lane.queue.resize(capacity)
             lane.make_room()
 
-    def _change(self, kind: type, lanes: list[Lane]) -> None:
-        for lane in lanes:
-            lane.running = self._intake.running
+    def _change(self, kind: type, partitions: int) -> None:
         self.hot.pop(kind, None)
         spread = self._intake.spreads.get(kind)
         if not isinstance(spread, Epochs):
-            spread = Epochs([self._intake.lanes.pop(kind)], lambda lane: self._collapse(kind, lane))
+            first = self._intake.lanes.pop(kind)
+            spread = Epochs(first, lambda lane: self._collapse(kind, lane))
             self._intake.spreads[kind] = spread
-        spread.change(lanes)
+        spread.change(partitions, lambda: self._make_running_lane(kind))
+
+    def _make_running_lane(self, kind: type) -> Lane:
+        lane = self._make_lane(kind)
+        lane.running = self._intake.running
+        return lane
 
     def _collapse(self, kind: type, lane: Lane) -> None:
         """A class has one lane and nothing before it: it takes the short ways again."""
@@ -132,7 +141,7 @@ class TopicLanes:
         if kind not in self.kinds():
             self._intake.lane(kind)
         if count != self.partitions_of(kind) and not self.is_hot(kind):
-            self._change(kind, [self._make_lane(kind) for _ in range(count)])
+            self._change(kind, count)
 
     def _make_lane(self, kind: type) -> Lane:
         if not self.is_hot(kind):
