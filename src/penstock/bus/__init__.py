@@ -25,7 +25,7 @@ from penstock.bus.groups import AtomicGroup
 from penstock.bus.handlers import Handler
 from penstock.bus.intake import QueueOptions
 from penstock.bus.journal import Journal, JournalLog
-from penstock.bus.middleware import Middleware, Next
+from penstock.bus.middleware import Middleware, Next, Observer
 from penstock.bus.middlewares import Logging, RateLimit, RetryMiddleware, Validation
 from penstock.bus.queue import BoundedEventQueue, EventQueueStatistics, Overflow
 from penstock.bus.recurrence import Missed
@@ -33,6 +33,7 @@ from penstock.bus.schedule import Schedule, ScheduledEvent, ScheduleStatistics
 from penstock.bus.session import Session
 from penstock.bus.statistics import BusStatistics, HandlerStatistics, StopReport
 from penstock.bus.timing import Timing
+from penstock.bus.tracing import Tracing
 
 __all__ = [
     "Approval",
@@ -59,6 +60,7 @@ __all__ = [
     "Middleware",
     "Missed",
     "Next",
+    "Observer",
     "Outcome",
     "Overflow",
     "PendingApproval",
@@ -71,6 +73,7 @@ __all__ = [
     "Session",
     "StopReport",
     "Timing",
+    "Tracing",
     "Validation",
     "Verdict",
     "current_envelope",

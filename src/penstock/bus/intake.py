@@ -94,6 +94,8 @@ class Intake:
         """Makes the lane of a class that comes for the first time; may refuse it."""
         self.origin = f"{system.random.getrandbits(64):016x}"
         self.refusal: Closed | None = None
+        self.stamp: Callable[[Any], Mapping[str, str]] | None = None
+        """Gives headers to every message that is published, as tracing does."""
         self.recorder: EventRecorder | None = None
         """Keeps every event that is queued, when the bus has an event log."""
         self.now_ms = system.clock.time_ms
@@ -147,6 +149,8 @@ class Intake:
         correlation_id: str | None = None,
     ) -> Envelope:
         """Put a message into an envelope; one that a handler publishes follows from its own."""
+        if self.stamp is not None:
+            headers = {**self.stamp(message), **(headers or {})}
         if priority is not NORMAL:
             priority = check_priority(priority)
         cause = current.get()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from penstock.messages import Envelope
 
@@ -12,6 +12,18 @@ Next = Callable[[Envelope], Awaitable[Any]]
 Middleware = Callable[[Envelope, Next], Awaitable[Any]]
 EventMiddleware = Middleware
 CommandMiddleware = Middleware
+
+
+class Observer(Protocol):
+    """Sees every message twice: when it is published, and when it is handled."""
+
+    def stamp(self, message: Any) -> Mapping[str, str]:
+        """Headers for a message that is published."""
+        ...
+
+    async def middleware(self, envelope: Envelope, call_next: Next) -> Any:
+        """Around the handling of a message."""
+        ...
 
 
 def chain(middleware: Sequence[Middleware], innermost: Next) -> Next:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.bus.bus import MessageBus
 from penstock.bus.handlers import Filter, Handler, Target
 from penstock.bus.intake import PUBLISH_TIMEOUT_SECONDS
+from penstock.bus.middleware import Observer
 from penstock.bus.statistics import BusStatistics, StopReport
 from penstock.errors import InvalidOption, LimitReached
 from penstock.messages import marks_of
@@ -163,6 +164,11 @@ class ScalableMessageBus(_Bus):
         if self._durable is not None and self._durable.covers(target):
             self._durable.join(target, group)
         return handler
+
+    def observe(self, observer: Observer) -> None:
+        """As :meth:`MessageBus.observe`."""
+        self._short_way = {}
+        self._inner.observe(observer)
 
     def add_filter(self, accepts: Filter) -> None:
         """As :meth:`MessageBus.add_filter`."""
