@@ -167,7 +167,7 @@ class ScalableMessageBus(_Bus):
 
     def observe(self, observer: Observer) -> None:
         """As :meth:`MessageBus.observe`."""
-        self._short_way = {}
+        self._end_short_way()
         self._inner.observe(observer)
 
     def add_filter(self, accepts: Filter) -> None:
