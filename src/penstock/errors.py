@@ -11,6 +11,7 @@
     │   ├── RecordTooLarge         one record is larger than a batch may be
     │   ├── OffsetOutOfRange       the offset is gone (retention) or not written yet
     │   ├── SubscriberBusy         the subscriber name is in use by a live subscription
+    │   ├── Fenced                 a newer generation of the group has taken over
     │   ├── Closed                 your code closed it
     │   ├── Forked                 opened before fork(), used after it
     │   ├── NotSupported           this store or transport cannot do that
@@ -107,6 +108,13 @@ class OffsetOutOfRange(UsageError, LookupError):
 
 class SubscriberBusy(UsageError):
     """A live subscription, here or in another process, uses this subscriber name."""
+
+
+class Fenced(UsageError):
+    """A newer generation of the group has taken over, so nothing was written.
+
+    Who gets it has been replaced: it stops, and joins again. Fields: generation, current.
+    """
 
 
 class Closed(UsageError):
