@@ -67,6 +67,10 @@ class Membership:
         self._reset(places, offsets)
         return offsets
 
+    def committed(self, places: list[Place]) -> list[int]:
+        """Where the offset files say to go on; DamagedFile when one cannot be read."""
+        return [self._resume(place) for place in places]
+
     def commit(self, wanted: dict[int, int]) -> None:
         """Move the offsets of these partitions forward, durably."""
         now = self.topic.around.system.clock.time_ms()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Self, TypeVar
@@ -54,6 +54,7 @@ class Subscription:
         self._joined: Membership | None = None
         """Made when the topic is open in this process."""
         self._turn = 0
+        self._paused: frozenset[int] = frozenset()
         self._place: Place | None = None
         """The partition that the records at hand are of."""
         self._at_hand: Iterator[Record] = iter(())
@@ -146,9 +147,10 @@ class Subscription:
         """The records in batches of one partition each; never waits to fill one."""
         return _Batches(self, _check_records_max(records_max))
 
-    async def commit(self, record: Record | RecordBatch | None = None) -> None:
+    async def commit(self, record: Record | RecordBatch | Mapping[int, int] | None = None) -> None:
         """Mark as consumed, durably: up to this record, or all that was delivered.
 
+        A mapping tells for each partition the offset of the next record that is not consumed.
         Offsets only move forward: committing an older record changes nothing.
         """
         await self.open()
@@ -164,16 +166,33 @@ class Subscription:
         if partition is None:
             check_one_partition(to, len(places))
         else:
-            self._topic.keys(partition)
-            places = [places[partition]]
+            places = self._places_of([partition])
         offsets = await asyncio.to_thread(self._call, self._membership.seek, places, to)
-        self._settle()
-        if self._place in places:
-            self._at_hand = iter(())
-        for place, offset in zip(places, offsets, strict=True):
-            place.damage = None
-            place.move(offset)
-        # One that waits at the old place looks at the new one.
+        self._move(places, offsets)
+
+    async def rewind(self, partitions: Iterable[int]) -> None:
+        """Go back to what is committed: what was delivered since then comes again.
+
+        Offsets that others committed under this name meanwhile count too.
+        """
+        await self.open()
+        places = self._places_of(partitions)
+        offsets = await asyncio.to_thread(self._call, self._membership.committed, places)
+        self._move(places, offsets)
+
+    async def pause(self, partitions: Iterable[int]) -> None:
+        """Deliver nothing of these partitions until :meth:`resume`. Kept in memory only."""
+        await self.open()
+        places = self._places_of(partitions)
+        self._paused |= {place.number for place in places}
+        # What was read and not delivered is read again later. Damage stays what it is.
+        sound = [place for place in places if place.damage is None]
+        self._move(sound, [self._delivered(place) for place in sound])
+
+    async def resume(self, partitions: Iterable[int]) -> None:
+        """Deliver records of these partitions again, from where they were paused."""
+        await self.open()
+        self._paused -= {place.number for place in self._places_of(partitions)}
         self._changes.wake(self.topic)
 
     async def forget(self) -> None:
@@ -282,9 +301,11 @@ class Subscription:
 
     # Delivering
 
-    def _wanted(self, record: Record | RecordBatch | None) -> dict[int, int]:
+    def _wanted(self, record: Record | RecordBatch | Mapping[int, int] | None) -> dict[int, int]:
         if record is None:
             return self.positions()
+        if isinstance(record, Mapping):
+            return {self._topic.keys(number).partition: end for number, end in record.items()}
         if record.topic != self.topic:
             raise InvalidOption(
                 f"the record is of {record.topic!r}, the subscription of {self.topic!r}",
@@ -306,6 +327,20 @@ class Subscription:
         if self._place is not None:
             self._place.delivered = self._delivered(self._place)
         self._current = None
+
+    def _places_of(self, partitions: Iterable[int]) -> list[Place]:
+        return [self._places[self._topic.keys(number).partition] for number in partitions]
+
+    def _move(self, places: list[Place], offsets: list[int]) -> None:
+        """Go on from other offsets; nothing awaits in between."""
+        self._settle()
+        if self._place in places:
+            self._at_hand = iter(())
+        for place, offset in zip(places, offsets, strict=True):
+            place.damage = None
+            place.move(offset)
+        # One that waits at the old place looks at the new one.
+        self._changes.wake(self.topic)
 
     def _batch(self, records: list[Record]) -> RecordBatch:
         last = records[-1]
@@ -335,6 +370,8 @@ class Subscription:
                 place = places[self._turn]
                 self._turn = (self._turn + 1) % len(places)
                 self._check_open()
+                if place.number in self._paused:
+                    continue
                 if place.cursor.offset < self._topic.durable[place.number]:
                     records = place.cached() or await place.fetch()
                     if records:

@@ -152,3 +152,33 @@ class SeekingConformance(QueueFixtures):
                 assert not waiting.done()
                 await subscription.seek(4)
                 assert await waiting == numbered(3, 4)
+
+    async def test_a_paused_partition_delivers_nothing(self, make_queue: MakeQueue) -> None:
+        async with make_queue(defaults=TWO) as queue:
+            await queue.publish_many("orders", numbered(20))
+            async with queue.subscribe("orders", "billing") as subscription:
+                (first,) = await records_of(subscription, 1)
+                paused, other = first.partition, 1 - first.partition
+                await subscription.pause([paused])
+                rest = await records_of(subscription, 10)
+                assert {record.partition for record in rest} == {other}
+                assert subscription.positions() == {paused: 1, other: 10}
+                waiting = asyncio.ensure_future(records_of(subscription, 9))
+                await settle()
+                assert not waiting.done()
+                await subscription.resume([paused])
+                assert [record.offset for record in await waiting] == list(range(1, 10))
+                with pytest.raises(UnknownPartition):
+                    await subscription.pause([2])
+
+    async def test_a_rewind_goes_back_to_what_is_committed(self, make_queue: MakeQueue) -> None:
+        async with make_queue(defaults=TWO) as queue:
+            await queue.publish_many("orders", numbered(20))
+            async with queue.subscribe("orders", "billing") as subscription:
+                await records_of(subscription, 20)
+                await subscription.commit({0: 4, 1: 10})
+                await subscription.rewind([0])
+                assert subscription.positions() == {0: 4, 1: 10}
+                assert [one.offset for one in await records_of(subscription, 6)] == [*range(4, 10)]
+                with pytest.raises(UnknownPartition):
+                    await subscription.commit({7: 1})
