@@ -27,6 +27,9 @@ from penstock.bus.queue import BoundedEventQueue, EventQueueStatistics
 from penstock.messages import Envelope
 from penstock.scaling.ring import RING_CAPACITY, Ring
 
+HOT_TURN_EVENTS = 256
+"""How many messages of a ring are handled before others use the loop: its handlers are short."""
+
 Enclose = Callable[[Any], Envelope]
 Enter = Callable[[Any], Envelope]
 """Puts a message into the books of the bus, and into an envelope."""
@@ -150,7 +153,7 @@ class HotLane(Lane):
         registry, version = self.dispatch.registry, self.dispatch.registry.version
         before = copy_context()
         while registry.version == version and self.running and not self._ready:
-            batch = self.queue.take_batch(TURN_EVENTS) if _is_simple(handler) else []
+            batch = self.queue.take_batch(HOT_TURN_EVENTS) if _is_simple(handler) else []
             if not batch:
                 return await super()._run_plain(handler)
             await self._handle_batch(batch, handler, version)
