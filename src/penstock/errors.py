@@ -113,7 +113,10 @@ class SubscriberBusy(UsageError):
 class Fenced(UsageError):
     """A newer generation of the group has taken over, so nothing was written.
 
-    Who gets it has been replaced: it stops, and joins again. Fields: generation, current.
+    The caller was replaced while it was away: it stops, and joins the group again. Fields:
+    generation (the caller's), current (the group's). Members of a group on the log also get: group,
+    member, and reason: ``removed``, ``generation`` (a heartbeat tells what is still theirs) or
+    ``partition`` (it is another member's).
     """
 
 
