@@ -226,3 +226,30 @@ def test_a_policy_has_a_name():
 def test_the_store_of_the_tests_is_a_store(store):
     with pytest.raises(KeyNotFound):
         store.read("c/never")
+
+
+async def test_a_refresh_asks_the_store_and_memory_follows(make_cache, store):
+    cache = make_cache()
+    await cache.put("k", "v")
+    store.values["c/k"] = b"changed by somebody else"
+    assert await cache.get("k") == "v"
+    assert await cache.refresh("k") == "changed by somebody else"
+    assert cache.get_nowait("k") == "changed by somebody else"
+    del store.values["c/k"]
+    assert await cache.refresh("k") is None
+    assert "k" not in cache
+
+
+async def test_a_refresh_that_fails_leaves_nothing_stale(make_cache, store):
+    cache = make_cache()
+    await cache.put("k", "v")
+    store.fail_next()
+    with pytest.raises(StoreFailed):
+        await cache.refresh("k")
+    assert "k" not in cache
+    assert await cache.get("k") == "v"
+
+
+async def test_without_a_store_there_is_nothing_to_refresh_from(make_cache):
+    with pytest.raises(NotSupported):
+        await make_cache(memory_only=True).refresh("k")

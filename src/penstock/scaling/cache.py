@@ -161,6 +161,14 @@ class BoundedCache(Generic[Key, Value]):
         found = await self._finished(partial(self._through.load, key), timeout, "load a value")
         return default if found is None else found.value
 
+    async def refresh(self, key: Key, *, timeout: float = TIMEOUT_SECONDS) -> Value | None:
+        """The value as the store has it now, for when others may have written; memory follows."""
+        if self._through is None:
+            raise NotSupported("a cache without a backing store cannot refresh")
+        self._check_open()
+        found = await self._finished(partial(self._through.reload, key), timeout, "load a value")
+        return None if found is None else found.value
+
     async def put(self, key: Key, value: Value, *, timeout: float = TIMEOUT_SECONDS) -> None:
         """Set the value of a key; it is in the store when this returns."""
         if self._through is None:

@@ -60,6 +60,10 @@ class WriteThrough(Generic[Key, Value]):
             task.add_done_callback(partial(self._forget_load, key))
         return task
 
+    def reload(self, key: Key) -> asyncio.Task[Loaded[Key, Value] | None]:
+        """Read a value into memory in place of what memory has."""
+        return self._operations.start(key, partial(self._reload, key))
+
     def write(self, key: Key, value: Value) -> asyncio.Task[None]:
         """Write a value, as it is now."""
         data = self._backing.encode(value)
@@ -90,7 +94,15 @@ class WriteThrough(Generic[Key, Value]):
         entry = self._memory.peek(key)
         if entry is not None:  # a put came in between
             return Loaded(key, entry.value, entry.size)
-        found = await self._run(partial(self._backing.read, key))
+        return await self._reload(key)
+
+    async def _reload(self, key: Key) -> Loaded[Key, Value] | None:
+        try:
+            found = await self._run(partial(self._backing.read, key))
+        except BaseException:
+            self._memory.drop(key)
+            raise
+        self._memory.drop(key)
         if found is not None:
             self.loads += 1
             self._memory.keep(key, found.value, self._size(*found))
