@@ -54,7 +54,7 @@ def tiny(monkeypatch):
     monkeypatch.setitem(SCALES, "quick", TINY)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)  # it syncs thousands of times; a busy disk takes its time
 def test_every_workload_runs_and_every_target_is_judged(tmp_path, tiny, capsys):
     file = tmp_path / "out" / "log.json"
     failed = program.main(["--quick", "--json", str(file), "--dir", str(tmp_path / "work")])
