@@ -11,7 +11,9 @@ import pytest
 
 from penstock import ResilientMessageBus, Retry, ScalableMessageBus, TopicConfig, WalMessageQueue
 from penstock.bus.bus import MessageBus
+from penstock.errors import LoadShed
 from penstock.messages import Event, topic
+from penstock.pressure.states import BackpressureState
 from penstock.resilience.dead_letters import Reason
 
 
@@ -206,3 +208,25 @@ async def test_consumers_resume_after_a_kill_and_lose_nothing(tmp_path):
     for one in dict.fromkeys(handled):
         per_customer.setdefault(one % 5, []).append(one)
     assert all(numbers == sorted(numbers) for numbers in per_customer.values())
+
+
+@pytest.mark.acceptance(13)
+async def test_the_lag_of_a_group_presses_on_the_publishers(tmp_path):
+    async with WalMessageQueue(tmp_path) as queue, make(queue, lag_max=100) as bus:
+        gate = asyncio.Event()
+
+        @bus.on(Ordered, group="billing")
+        async def slow(event):
+            await gate.wait()
+
+        for number in range(60):
+            await bus.publish(Ordered("ada", number))
+        assert bus.current_backpressure_state == BackpressureState.NORMAL
+        await queue.publish_many("durable.orders", [b'{"customer":"eve"}'] * 40)
+        await reached(lambda: bus.current_backpressure_state == BackpressureState.SHEDDING)
+        with pytest.raises(LoadShed):
+            await bus.publish(Ordered("ada", 100))
+        assert "lag" in bus.backpressure.statistics().explain()
+        gate.set()
+        await reached(lambda: bus.current_backpressure_state is BackpressureState.NORMAL)
+        await bus.publish(Ordered("ada", 100))

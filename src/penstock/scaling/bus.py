@@ -34,6 +34,8 @@ else:
 
 
 NEVER = 1 << 62
+LAG = "lag"
+"""The stage of events in the log that groups are not done with."""
 
 
 class ScalableMessageBus(_Bus):
@@ -47,6 +49,7 @@ class ScalableMessageBus(_Bus):
     With a ``log``, such as an open ``WalMessageQueue``, the topics in ``durable`` (all by default) live
     there: ``publish`` returns when the event is as safe as its topic asks for, and each ``group`` of
     handlers (the bus's name without one) goes on after a crash with what it was not done with.
+    With ``lag_max`` the lag of the groups is a stage of the pressure, which is full there.
 
     Use either the decorator or the bus inside, not both: what the bus inside is given passes by the
     pressure and the limits. Belongs to the event loop of the bus inside.
@@ -64,6 +67,7 @@ class ScalableMessageBus(_Bus):
         backpressure: bool = True,
         log: TopicLog | None = None,
         durable: Iterable[str] | bool = True,
+        lag_max: int | None = None,
     ) -> None:
         self._inner = inner
         intake = inner._intake
@@ -90,6 +94,9 @@ class ScalableMessageBus(_Bus):
         self._rate = RateMeter(clock)
         self._pressing = backpressure
         self._durable = None if log is None else DurableTopics(inner, log, covering(durable))
+        if self._durable is not None and lag_max is not None:
+            topics, bound = self._durable, lag_max
+            monitor.add(lambda: topics.readings(bound), stage=LAG)
         self._hot = {} if intake.recorder is not None else self.lanes.hot
         """The hot classes, as long as nothing else wants to see every message."""
         short = self._hot if log is None else {}

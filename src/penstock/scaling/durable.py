@@ -21,6 +21,7 @@ from penstock.bus.delivery import delivery_of
 from penstock.errors import InvalidMessage
 from penstock.hashing import key_bytes
 from penstock.messages import DEFAULT_SESSION, Envelope, dotted_name, marks_of
+from penstock.pressure.readings import Reading
 from penstock.resilience.bus import ResilientMessageBus
 
 logger = logging.getLogger("penstock.scaling")
@@ -58,6 +59,10 @@ class LogSubscription(Protocol):
 
     async def close(self) -> None:
         """Give the name back."""
+        ...
+
+    def lag(self) -> int:
+        """Records that were not read yet."""
         ...
 
 
@@ -147,6 +152,17 @@ class GroupConsumer:
     def in_work(self) -> int:
         """Events that are queued or in work."""
         return sum(map(len, self._partitions.values()))
+
+    @property
+    def group(self) -> str:
+        """The group that it reads for."""
+        return self._group
+
+    @property
+    def lag(self) -> int:
+        """Events of the topic that the group is not done with."""
+        unread = 0 if self._subscription is None else self._subscription.lag()
+        return unread + self.in_work
 
     async def start(self) -> None:
         """Begin to read, where the group has committed."""
@@ -260,6 +276,13 @@ class DurableTopics:
     def covers(self, kind: type) -> bool:
         """Whether the events of a class live in the log."""
         return self._covers(marks_of(kind).topic)
+
+    def readings(self, lag_max: int) -> list[Reading]:
+        """How far the groups are behind, for a monitor; ``lag_max`` counts as full."""
+        return [
+            Reading(f"{consumer.topic} for {consumer.group}", consumer.lag, lag_max)
+            for consumer in self._consumers.values()
+        ]
 
     def consumers(self) -> Iterable[GroupConsumer]:
         """Those who read for the groups."""
