@@ -44,7 +44,7 @@ logger = logging.getLogger("penstock.bus")
 PUBLISH_TIMEOUT_SECONDS = 30.0
 NO_BOUND = 1 << 62
 FILTER = "filter"
-"""Stands for the handler where a filter of the bus failed."""
+"""Stands for the handler where a filter or a limit of the bus kept an event out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,13 +267,16 @@ class Intake:
         lane = self.lane_of(envelope)
         if lane.queue.overflow in WAITING and lane.queue.room < 1 and not self.is_nested():
             async with self.timers.deadline(timeout, f"queue an event of {envelope.topic}"):
-                await self._wait_for_room(lane)
+                await self.wait_for_room(envelope)
         self.queue(envelope)
 
-    async def _wait_for_room(self, lane: Lane) -> None:
-        while lane.queue.room < 1:
+    async def wait_for_room(self, envelope: Envelope) -> None:
+        """Wait until the lane of an event has room, whichever that is by then."""
+        while (lane := self.lane_of(envelope)).queue.room < 1:
             await lane.wait_for_room()
             self.check_open()
+            if lane.retired:
+                envelope.lane = None
 
     def admit_nowait(self, envelope: Envelope) -> None:
         """Queue the event now, or raise BufferFull. On the loop of the bus."""
@@ -316,7 +319,7 @@ class Intake:
             if lane.queue.overflow is Overflow.REJECT_NEW:
                 raise full(envelope)
             if lane.queue.overflow in WAITING:
-                await self._wait_for_room(lane)
+                await self.wait_for_room(envelope)
         return True
 
     def deliver(self, envelope: Envelope) -> None:
@@ -376,11 +379,12 @@ class Intake:
     def _take_in(self, envelope: Envelope) -> None:
         """Queue an event that was accepted: nobody is there to hear that it found no room."""
         try:
-            if not self.accepts(envelope):
-                return
+            if self.accepts(envelope):
+                self._find_room(envelope)
         except Exception as error:
             self._fail(envelope, error)
-            return
+
+    def _find_room(self, envelope: Envelope) -> None:
         # It found room when it came. Others may have filled the queue since, handlers even to
         # twice its bound, and the inbox holds as much again.
         if not self._offer(envelope) and not self._offer(envelope, 2 * self.options.capacity):
@@ -388,7 +392,7 @@ class Intake:
             self.dispatch.drop(envelope)
 
     def _fail(self, envelope: Envelope, error: Exception) -> None:
-        logger.error("a filter failed on %s", envelope.topic, exc_info=error)
+        logger.error("%s was not let in", envelope.topic, exc_info=error)
         self.dispatch.accept()
         delivery_of(envelope).failures.append(Failure(FILTER, error))
         self.dispatch.release(envelope)

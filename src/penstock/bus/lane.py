@@ -40,6 +40,8 @@ class Lane:
         """Whether older lanes of the class have to be empty first."""
         self.on_empty: Callable[[], None] | None = None
         """Told when nothing is queued and nothing is in work."""
+        self.retired = False
+        """Whether others have taken over."""
         self.pumps = 0
         self.suspended = 0
         self._room: OrderedDict[asyncio.Future[None], None] = OrderedDict()
@@ -301,7 +303,9 @@ class Lane:
             self._ready.extendleft(reversed(waiting))
 
     def retire(self) -> None:
-        """Others have taken over, and nothing is left here."""
+        """Others have taken over, and nothing is left here: who waits for room asks them."""
+        self.retired = True
+        self.refuse_all()
 
     # Room
 
@@ -327,7 +331,7 @@ class Lane:
                 room -= 1
 
     def refuse_all(self) -> None:
-        """Wake all who wait for room: the bus is stopped, which they find out."""
+        """Wake all who wait for room: they find out that there is none to come."""
         while self._room:
             waiter, _ = self._room.popitem(last=False)
             if not waiter.done():

@@ -94,13 +94,7 @@ class Registry:
         return plan
 
     def _make_plan(self, kind: type, session: str) -> Plan:
-        topic = marks_of(kind).topic
-        found = [
-            *self._by_class.get(kind, ()),
-            *(h for h in self._by_base if issubclass(kind, h.target)),  # type: ignore[arg-type]
-            *(h for pattern, h in self._by_pattern if pattern.fullmatch(topic)),
-        ]
-        wanted = (h for h in found if h.session in (DEFAULT_SESSION, session))
+        wanted = (h for h in self.all_of(kind) if h.session in (DEFAULT_SESSION, session))
         handlers = tuple(sorted(wanted, key=lambda h: (h.priority, h.order)))
         return Plan(
             handlers,
@@ -108,6 +102,15 @@ class Registry:
             concurrency=min((h.concurrency for h in handlers), default=1),
             plain=handlers[0] if len(handlers) == 1 and handlers[0].plain else None,
         )
+
+    def all_of(self, kind: type) -> list[Handler]:
+        """All who listen to the events of a class, in whatever session."""
+        topic = marks_of(kind).topic
+        return [
+            *self._by_class.get(kind, ()),
+            *(h for h in self._by_base if issubclass(kind, h.target)),  # type: ignore[arg-type]
+            *(h for pattern, h in self._by_pattern if pattern.fullmatch(topic)),
+        ]
 
     # Commands
 

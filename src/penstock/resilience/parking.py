@@ -137,7 +137,9 @@ class Parking:
 
     def _hold(self, envelope: Envelope) -> None:
         delivery_of(envelope).open += 1
-        self._intake.lane_of(envelope).queue.held += 1
+        # It counts there until it is called, also when its class gets other lanes meanwhile.
+        envelope.lane = lane = self._intake.lane_of(envelope)
+        lane.queue.held += 1
 
     async def _call(self, handler: Handler, envelope: Envelope) -> None:
         """Call the handler and let the event go; cancelled, the event stays where it was."""

@@ -132,13 +132,14 @@ class HotLane(Lane):
         return self.queue.in_ring - self.queue.enclosed + self._working
 
     def retire(self) -> None:
+        super().retire()
         self.dispatch.uncounted.remove(self.uncounted)
 
     def put(self, message: Any) -> bool:
         """The shortest way in; False when ring and queue are full."""
         queue = self.queue
         if not queue.put(message):
-            if not queue.offer(self._enclose(message)):
+            if queue.room < 1 or not queue.offer(self._enclose(message)):
                 return False
             self.dispatch.accept()
         if self.pumps == self.suspended:
@@ -152,6 +153,8 @@ class HotLane(Lane):
     async def _run_plain(self, handler: Handler) -> bool:
         registry, version = self.dispatch.registry, self.dispatch.registry.version
         before = copy_context()
+        if self._ready:  # an event was interrupted: it comes first
+            return await super()._run_plain(handler)
         while registry.version == version and self.running and not self._ready:
             batch = self.queue.take_batch(HOT_TURN_EVENTS) if _is_simple(handler) else []
             if not batch:
@@ -180,6 +183,7 @@ class HotLane(Lane):
             for message in batch:
                 if registry.version != version:
                     break
+                done += 1  # from here on it is the lane that puts it back, if it is interrupted
                 if type(message) is Envelope:
                     await self._handle_enclosed(message)
                 else:
@@ -192,9 +196,7 @@ class HotLane(Lane):
                         good += 1
                     except (Exception, asyncio.CancelledError) as error:
                         if not self._go_on_after(handler, message, error):
-                            done += 1
                             break
-                done += 1
         finally:
             turn.settled = True
             current.reset(token)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from penstock.bus.intake import Intake
@@ -17,6 +18,7 @@ from penstock.system import Clock
 
 if TYPE_CHECKING:
     from penstock.bus.bus import MessageBus
+    from penstock.bus.handlers import Handler
     from penstock.scaling.subscriber_groups import SubscriberGroups
     from penstock.scaling.topics import TopicLanes
 
@@ -67,11 +69,11 @@ def scaling_metrics(
     """All of them, as plain values."""
     pressure = backpressure.statistics()
     return {
-        "topics": len(lanes),
+        "topics": len(set(map(_topic, lanes.kinds()))),
         "messages_per_second": rate,
         "partitions": {_topic(kind): lanes.partitions_of(kind) for kind in lanes.kinds()},
-        "queue_depths": {_topic(kind): _depths(lanes, kind) for kind in lanes.kinds()},
-        "subscribers": {_topic(kind): _subscribers(bus, kind) for kind in lanes.kinds()},
+        "queue_depths": _depths(lanes),
+        "subscribers": _subscribers(bus, lanes.kinds()),
         "groups": {
             f"{_topic(group.kind)}/{group.name}": {
                 member: list(partitions)
@@ -80,7 +82,7 @@ def scaling_metrics(
             for group in groups.groups()
         },
         "rings": {_topic(kind): _ring(lane) for kind, lane in lanes.hot.items()},
-        "dropped": pressure.total.shed + sum(_dropped(lanes, kind) for kind in lanes.kinds()),
+        "dropped": pressure.total.shed + lanes.dropped(),
         "backpressure": pressure.level.name,
         "explanation": pressure.explain(),
     }
@@ -90,7 +92,16 @@ def _topic(kind: type) -> str:
     return marks_of(kind).topic
 
 
-def _depths(lanes: TopicLanes, kind: type) -> list[int]:
+def _depths(lanes: TopicLanes) -> dict[str, list[int]]:
+    """What waits in each partition of each topic, over the classes that share it."""
+    depths: dict[str, list[int]] = {}
+    for kind in lanes.kinds():
+        both = zip_longest(depths.get(_topic(kind), ()), _depths_of(lanes, kind), fillvalue=0)
+        depths[_topic(kind)] = list(map(sum, both))
+    return depths
+
+
+def _depths_of(lanes: TopicLanes, kind: type) -> list[int]:
     spread = lanes.epochs_of(kind)
     if spread is not None:
         return spread.depths()
@@ -98,12 +109,11 @@ def _depths(lanes: TopicLanes, kind: type) -> list[int]:
     return [len(lane.queue) + lane.queue.held]
 
 
-def _subscribers(bus: MessageBus, kind: type) -> int:
-    return len(bus._registry.plan(kind, "BUS").handlers)
-
-
-def _dropped(lanes: TopicLanes, kind: type) -> int:
-    return sum(lane.queue.dropped + lane.queue.rejected for lane in lanes.lanes_of(kind))
+def _subscribers(bus: MessageBus, kinds: list[type]) -> dict[str, int]:
+    handlers: dict[str, set[Handler]] = {}
+    for kind in kinds:
+        handlers.setdefault(_topic(kind), set()).update(bus._registry.all_of(kind))
+    return {topic: len(found) for topic, found in handlers.items()}
 
 
 def _ring(lane: HotLane) -> dict[str, Any]:

@@ -63,6 +63,8 @@ class Epochs:
         self._on_single = on_single
         self._epochs: deque[Epoch] = deque()
         self._changes = 0
+        self.dropped = 0
+        """Events that were dropped or refused at lanes that are gone."""
         self._begin(1, lambda: first)
         self._epochs[0].begin()
         self._epochs[0].lane(0)
@@ -113,6 +115,7 @@ class Epochs:
         """Let the next epoch run when the one before is finished."""
         while len(self._epochs) > 1 and self._epochs[0].finished:
             for lane in self._epochs.popleft().lanes.values():
+                self.dropped += lane.queue.dropped + lane.queue.rejected
                 lane.retire()
             self._epochs[0].begin()
         if len(self._epochs) == 1 and self.partitions == 1:

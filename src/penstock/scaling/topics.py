@@ -36,6 +36,8 @@ class TopicLanes:
         self._partitions = dict(partitions)
         self._hot_topics = set(hot_topics)
         self._ring_capacity = ring_capacity
+        self._dropped = 0
+        """Events that were dropped or refused at lanes that are gone."""
         intake.make_lane = self._make_first_lane
 
     # Topics
@@ -61,6 +63,13 @@ class TopicLanes:
         """All lanes of a class, also those that only empty themselves."""
         spread = self._intake.spreads.get(kind)
         return list(spread.lanes()) if spread is not None else [self._intake.lanes[kind]]
+
+    def dropped(self) -> int:
+        """Events that found no room, or made room, at all lanes that there are and were."""
+        epochs = filter(None, map(self.epochs_of, self.kinds()))
+        gone = self._dropped + sum(spread.dropped for spread in epochs)
+        queues = [lane.queue for lane in self._intake.all_lanes()]
+        return gone + sum(queue.dropped + queue.rejected for queue in queues)
 
     def is_hot(self, kind: type) -> bool:
         """Whether a class is marked as hot, or its topic is configured to be."""
@@ -116,6 +125,8 @@ class TopicLanes:
     def _collapse(self, kind: type, lane: Lane) -> None:
         """A class has one lane and nothing before it: it takes the short ways again."""
         lane.on_empty = None
+        spread = self.epochs_of(kind)
+        self._dropped += 0 if spread is None else spread.dropped
         del self._intake.spreads[kind]
         self._intake.lanes[kind] = lane
         if isinstance(lane, HotLane):
