@@ -4,7 +4,8 @@
 power on demand; ``simulated_system()`` puts them together. ``StoreConformance`` and
 ``QueueConformance`` are the suites that every store and every queue has to pass, as
 ``JournalConformance`` is for what keeps the journals of a bus; ``MemoryJournals`` passes it.
-``BusConformance`` is the suite of buses, ``ScalableSubsystemConformance`` that of all that scales.
+``BusConformance`` is the suite of buses, ``ScalableSubsystemConformance`` that of all that scales,
+``TransportConformance`` that of transports.
 
 The pytest plugin (:mod:`penstock.testing.plugin`) has buses as fixtures. ``assert_published`` says
 what was published on them, ``settle`` lets virtual time pass until they are done, and
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.testing.queues import QueueConformance
     from penstock.testing.stores import StoreConformance
     from penstock.testing.subsystem_suite import ScalableSubsystemConformance
+    from penstock.testing.transports import TransportConformance
 
 __all__ = [
     "BusConformance",
@@ -41,6 +43,7 @@ __all__ = [
     "ScalableSubsystemConformance",
     "SimulatedDisk",
     "StoreConformance",
+    "TransportConformance",
     "VirtualClock",
     "assert_published",
     "crash_before_commit",
@@ -59,6 +62,7 @@ SUITES = {
     "QueueConformance": "penstock.testing.queues",
     "ScalableSubsystemConformance": "penstock.testing.subsystem_suite",
     "StoreConformance": "penstock.testing.stores",
+    "TransportConformance": "penstock.testing.transports",
 }
 
 

@@ -1,0 +1,138 @@
+"""The embedded transport: the log itself, in a directory or in memory, without a server."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import msgspec
+
+from penstock.errors import InvalidOption
+from penstock.log.lag import PartitionLag, lag_of, topic_state
+from penstock.log.names import check_name
+from penstock.log.queue import WalMessageQueue
+from penstock.log.topic import TopicConfig
+from penstock.stores.base import PersistentBackingStore
+from penstock.transports.assignment import AssignmentSource, whole_topic
+from penstock.transports.base import CLOSE_TIMEOUT_SECONDS, PRODUCE_TIMEOUT_SECONDS, Transport
+from penstock.transports.capabilities import Capabilities
+from penstock.transports.embedded_consumer import EmbeddedConsumer
+from penstock.transports.options import check_options
+from penstock.transports.records import Produced, StartPosition
+
+CAPABILITIES = Capabilities(
+    create_topics=True,
+    keyed_routing=True,
+    seek=True,
+    seek_time=True,
+    pause=True,
+    headers=True,
+    timestamps=True,
+    lag=True,
+    lag_time=True,
+)
+"""What it can do on every store; durable and shared depend on the store."""
+
+QUEUE_OPTIONS = frozenset(inspect.signature(WalMessageQueue).parameters) - {"store", "read_only"}
+TOPIC_OPTIONS = frozenset(TopicConfig.__struct_fields__) - {"partitions"}
+
+
+class EmbeddedTransport(Transport):
+    """Topics in a :class:`~penstock.WalMessageQueue`, shared by all processes on the directory.
+
+    ``log:./data`` keeps them in a directory, ``memory:`` in the process. Options are those of
+    ``WalMessageQueue``, options of topics those of ``TopicConfig``. What ``produce`` acknowledged is
+    as safe as the topic's ``fsync`` says. A group has one live member over all processes; a second
+    one gets SubscriberBusy when it opens.
+    """
+
+    name = "embedded"
+
+    def __init__(
+        self, store: PersistentBackingStore | str | os.PathLike[str], **options: Any
+    ) -> None:
+        check_options("the embedded transport", options, QUEUE_OPTIONS)
+        self._defaults = options.get("defaults") or TopicConfig()
+        self.queue = WalMessageQueue(store, **options)
+        kept = self.queue.store.capabilities
+        self.capabilities = replace(CAPABILITIES, durable=kept.durable, shared=kept.shared)
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """``log:./data`` and ``memory:``; also ``log:sqlite:./data.db`` and the like."""
+        scheme, _, rest = url.partition(":")
+        if scheme == "memory":
+            return cls("memory:", **options)
+        path = rest.removeprefix("//")
+        if not path:
+            raise InvalidOption(f"{url!r} names no directory: use log:./data", option="url")
+        return cls(path, **options)
+
+    async def open(self) -> None:
+        """Start the threads of the queue. Topics are opened on first use."""
+        await self.queue.open()
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> None:
+        """Commit what was accepted, close the consumers, let go; DeadlineExceeded if too slow."""
+        await self.queue.close(timeout)
+
+    async def produce(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Mapping[str, bytes] | None] | None = None,
+        timestamps: Sequence[int] | None = None,
+        timeout: float = PRODUCE_TIMEOUT_SECONDS,
+    ) -> Produced:
+        """Append a batch; makes the topic when it is not there, unless ``auto_create`` is off."""
+        return await self.queue.publish_many(
+            topic, values, keys=keys, headers=headers, timestamps=timestamps, timeout=timeout
+        )
+
+    def subscribe(
+        self,
+        topic: str,
+        group: str,
+        *,
+        start: StartPosition = "earliest",
+        requires: Iterable[str] = (),
+        assignment: AssignmentSource = whole_topic,
+        **options: Any,
+    ) -> EmbeddedConsumer:
+        """The one live member of a group; SubscriberBusy when it opens and there is another."""
+        check_name("topic", topic)
+        check_name("group", group)
+        check_options("a subscription of the embedded transport", options, ())
+        self.require(requires, start)
+        return EmbeddedConsumer(self.queue, topic, group, start, assignment)
+
+    async def create_topic(
+        self, topic: str, *, partitions: int | None = None, **options: Any
+    ) -> None:
+        """Make a topic with the transport's defaults, these changed; see ``TopicConfig``."""
+        check_options("a topic of the embedded transport", options, TOPIC_OPTIONS)
+        if partitions is not None:
+            options["partitions"] = partitions
+        config = msgspec.structs.replace(self._defaults, **options).check()
+        await self.queue.create_topic(topic, config)
+
+    async def topics(self) -> Sequence[str]:
+        """The names of all topics, opened here or not."""
+        return await self.queue.topics()
+
+    async def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; UnknownTopic when it is not there."""
+        return (await topic_state(self.queue, topic)).partitions
+
+    async def lag(self, topic: str, group: str) -> Sequence[PartitionLag]:
+        """What a group has not committed; one that never subscribed has everything before it."""
+        return await lag_of(self.queue, topic, check_name("group", group))
+
+    async def forget(self, topic: str, group: str) -> None:
+        """Remove the offsets of a group without a live member; SubscriberBusy when it has one."""
+        await self.queue.unsubscribe(topic, check_name("group", group))

@@ -1,0 +1,22 @@
+"""The suite of transports on the embedded one, in a directory and in memory."""
+
+from functools import partial
+
+import pytest
+
+from penstock.stores import MemoryStore
+from penstock.testing import TransportConformance
+from penstock.transports import EmbeddedTransport
+
+
+class TestDirectory(TransportConformance):
+    @pytest.fixture
+    def make_transport(self, tmp_path):
+        return partial(EmbeddedTransport, tmp_path / "data")
+
+
+class TestMemory(TransportConformance):
+    @pytest.fixture
+    def make_transport(self):
+        with MemoryStore() as store:
+            yield partial(EmbeddedTransport, store)
