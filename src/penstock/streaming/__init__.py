@@ -3,12 +3,20 @@
 from penstock.streaming.checkpoint import StreamCheckpoint
 from penstock.streaming.checkpoints import CheckpointStore
 from penstock.streaming.committing import AutoCommit
+from penstock.streaming.key_lanes import StreamRecord
+from penstock.streaming.parallel import ParallelConsumer
+from penstock.streaming.parallel_values import AfterPoison, ParallelStatistics, ParkedRecord
 from penstock.streaming.ranges import OffsetRange, Position
 
 __all__ = [
+    "AfterPoison",
     "AutoCommit",
     "CheckpointStore",
     "OffsetRange",
+    "ParallelConsumer",
+    "ParallelStatistics",
+    "ParkedRecord",
     "Position",
     "StreamCheckpoint",
+    "StreamRecord",
 ]
