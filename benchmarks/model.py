@@ -15,7 +15,7 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True)
 class LongRuns:
-    """How long the runs of the bus take that are about time and not about speed."""
+    """How long the runs of bus and scale take that are about time and not about speed."""
 
     paced_seconds: float = 1.5
     sustained_seconds: float = 5.0
@@ -24,6 +24,7 @@ class LongRuns:
     """At each of the rates."""
     growth_events: int = 1_000_000
     scheduled: int = 100_000
+    hot_seconds: float = 5.0
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,10 @@ SCALES = {
     for scale in (
         Scale("quick", 2, 0.1, 64 * MEBIBYTE, 64 * MEBIBYTE, 64 * MEBIBYTE, 100,
               side_payloads=(100,), profile_seconds=0.5,
-              long=LongRuns(0.5, 1.0, 1.0, 0.3, 200_000, 20_000)),
+              long=LongRuns(0.5, 1.0, 1.0, 0.3, 200_000, 20_000, 1.0)),
         Scale("default", 3, 0.35, 256 * MEBIBYTE, 128 * MEBIBYTE, 1024 * MEBIBYTE, 300),
         Scale("full", 7, 1.5, 512 * MEBIBYTE, 256 * MEBIBYTE, 1024 * MEBIBYTE, 2_000,
-              long=LongRuns(3.0, 30.0, 60.0, 2.0)),
+              long=LongRuns(3.0, 30.0, 60.0, 2.0, hot_seconds=10.0)),
     )
 }  # fmt: skip
 
@@ -205,4 +206,12 @@ POINTS = {
     "failing": "every fifth call of the handler fails, at random",
     "executed": "each call awaited until its result is there",
     "pending": "while many others are pending",
+    "sync-handler": "handled by a function",
+    "async-handler": "handled by a coroutine function",
+    "one-thread": "in one thread: a burst goes in, then it is taken out",
+    "two-threads": "from one thread to another",
+    "batch-1000": "in batches of 1,000",
+    "batch-100": "in batches of 100",
+    "slow-handler": "the handler waits a millisecond",
+    "watched": "what watching adds",
 }

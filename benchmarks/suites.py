@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks import bus, targets, workloads
+from benchmarks import bus, scale, targets, workloads
 from benchmarks.bus.targets import TARGETS as BUS_TARGETS
 from benchmarks.model import Workload
+from benchmarks.scale.targets import TARGETS as SCALE_TARGETS
 from benchmarks.targets import Target
 
 
@@ -79,6 +80,29 @@ SUITES = {
                 "- “queue” is a bare `asyncio.Queue` and a task that takes from it: no handler, no bus.",
                 "  “hand-rolled” is what programs write themselves: a dictionary of handlers and a task",
                 "  for each call. bubus, pyee and blinker are set up as their documentation says.",
+                "- “µs of processor” is the time of this process for each event; on a busy machine it says",
+                "  more than the rate.",
+            ),
+        ),
+        Suite(
+            "scale",
+            scale.WORKLOADS,
+            SCALE_TARGETS,
+            ("penstock", "msgspec", "faster-fifo", "pyzmq"),
+            profiled=(
+                "hot/sync-handler/resilient",
+                "hot/async-handler/resilient",
+                "hot/sync-handler/resilient-awaited",
+                "shared/100/batch-1000/penstock",
+            ),
+            about_targets="The median is judged.",
+            explained="resilient",
+            how=(
+                "- “resilient” and “plain” are `ScalableMessageBus` around `ResilientMessageBus` and",
+                "  `MessageBus`, as they come: limits, pressure, retries and breakers are on.",
+                "- “deque” is the limit of Python: the bound methods `append` and `popleft` in a loop.",
+                "- The handler counts and adds up the numbers of its events, in all contenders alike. A",
+                "  case in which something is lost, or comes twice, is not measured.",
                 "- “µs of processor” is the time of this process for each event; on a busy machine it says",
                 "  more than the rate.",
             ),
