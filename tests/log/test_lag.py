@@ -76,3 +76,21 @@ async def test_records_that_compaction_took_are_passed_over():
         (lag,) = await lag_of(queue, "orders", "new")
         assert lag.end == 20
         assert 0 < lag.milliseconds < 200_000
+
+
+async def test_an_entry_of_which_compaction_took_the_rest_is_passed_over():
+    held = inline()
+    settings = msgspec.structs.replace(SMALL, compact_keys=True)
+    async with WalMessageQueue("memory:", defaults=settings, system=held.system) as queue:
+        await queue.publish_many("orders", [bytes(200), bytes(200)], keys=[b"stays", b"goes"])
+        for _ in range(5):
+            held.clock.advance(10)
+            await queue.publish("orders", bytes(200), key=b"goes")
+        await queue.maintain()
+        async with queue.subscribe("orders", "billing") as subscription:
+            await subscription.commit({0: 1})
+        (first,) = await lag_of(queue, "orders", "new")
+        (second,) = await lag_of(queue, "orders", "billing")
+        assert (first.records, first.milliseconds) == (7, 50_000)
+        assert (second.records, second.committed) == (6, 1)
+        assert second.milliseconds < 50_000

@@ -79,8 +79,15 @@ async def test_damaged_offsets_are_not_used_and_there_is_a_way_out(damage):
                 await values_of(subscription, 1)
             with pytest.raises(DamagedFile):
                 subscription.positions()
+            for everything in (None, {0: 5}):
+                with pytest.raises(DamagedFile):
+                    await subscription.commit(everything)
+            await subscription.pause([0])
+            await subscription.resume([0])
             with pytest.raises(DamagedFile):
-                await subscription.commit()
+                await subscription.rewind([0])
+            with pytest.raises(DamagedFile):
+                await values_of(subscription, 1)
             # One way out: say where to go on.
             await subscription.seek(4)
             assert await values_of(subscription, 2) == numbered(2, 4)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from penstock import TopicConfig
 from penstock.errors import Closed, Fenced, InvalidName, SubscriberBusy, UsageError
 from penstock.testing.queue_fixtures import inline, settle
 from penstock.testing.transport_fixtures import by_partition, numbered, take, values_of
@@ -171,11 +172,14 @@ async def test_time_is_that_of_the_log(tmp_path):
 
 
 async def test_topics_take_the_settings_of_the_log(tmp_path):
-    async with EmbeddedTransport(tmp_path / "data", auto_create=False) as transport:
+    defaults = TopicConfig(partitions=3, batch_records_max=99)
+    async with EmbeddedTransport(tmp_path / "data", defaults=defaults) as transport:
+        await transport.create_topic("plain")
+        assert await transport.partitions("plain") == 3
         await transport.create_topic("orders", partitions=2, linger_ms=5, fsync="timed")
         state = await transport.queue.create_topic("orders")
         assert (state.partitions, state.config.linger_ms) == (2, 5)
-        assert state.config.fsync.value == "timed"
+        assert (state.config.fsync.value, state.config.batch_records_max) == ("timed", 99)
 
 
 async def test_names_are_checked_before_anything_is_touched(transport):

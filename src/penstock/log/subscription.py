@@ -305,6 +305,7 @@ class Subscription:
         if record is None:
             return self.positions()
         if isinstance(record, Mapping):
+            self._check_places()
             return {self._topic.keys(number).partition: end for number, end in record.items()}
         if record.topic != self.topic:
             raise InvalidOption(
