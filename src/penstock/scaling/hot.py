@@ -189,8 +189,8 @@ class HotLane(Lane):
                 else:
                     try:
                         result = function(message)
-                        if type(result) is CoroutineType or (
-                            result is not None and isawaitable(result)
+                        if result is not None and (
+                            type(result) is CoroutineType or isawaitable(result)
                         ):
                             await result
                         good += 1
