@@ -82,3 +82,13 @@ def topic_key(topic: str) -> str:
 def offset_key(group: str, topic: str, partition: int) -> str:
     """The offset file of a subscriber."""
     return f"groups/{group}/{topic}-{partition}.offset"
+
+
+def group_state_key(group: str) -> str:
+    """The members of a group and what they own; no topic's key is below this folder."""
+    return f"groups/{group}/members/state"
+
+
+def group_lock_key(group: str) -> str:
+    """What is locked while a group changes, or while one of its members commits."""
+    return f"groups/{group}/members/lock"

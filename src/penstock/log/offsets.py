@@ -68,7 +68,7 @@ class OffsetFile:
 
     def commit(self, offset: int, now_ms: int) -> int:
         """Move the offset forward to this one, durably; returns where it stands."""
-        _check_offset(offset)
+        check_offset(offset)
         with self._locks.lock(self.key, LOCK_TIMEOUT_SECONDS):
             generation, present = self._read()
             self._secure(generation, present)
@@ -79,7 +79,7 @@ class OffsetFile:
 
     def reset(self, offset: int, now_ms: int) -> None:
         """Set the offset, backwards too: what an explicit seek or a repair asks for."""
-        _check_offset(offset)
+        check_offset(offset)
         with self._locks.lock(self.key, LOCK_TIMEOUT_SECONDS):
             try:
                 generation, present = self._read()
@@ -139,6 +139,7 @@ class OffsetFile:
         )
 
 
-def _check_offset(offset: int) -> None:
+def check_offset(offset: int) -> None:
+    """InvalidOption unless a partition can have this offset."""
     if not 0 <= offset <= _OFFSET_MAX:
         raise InvalidOption(f"offset {offset} is outside 0..{_OFFSET_MAX}", option="offset")

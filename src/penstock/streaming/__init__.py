@@ -1,5 +1,8 @@
 """Streaming: checkpoints, the parallel consumer, decisions on scale."""
 
+from penstock.log.group_coordinator import GroupCoordinator
+from penstock.log.group_member import Member, Rebalance
+from penstock.log.group_state import GroupState, TopicPartition
 from penstock.streaming.checkpoint import StreamCheckpoint
 from penstock.streaming.checkpoints import CheckpointStore
 from penstock.streaming.committing import AutoCommit
@@ -12,11 +15,16 @@ __all__ = [
     "AfterPoison",
     "AutoCommit",
     "CheckpointStore",
+    "GroupCoordinator",
+    "GroupState",
+    "Member",
     "OffsetRange",
     "ParallelConsumer",
     "ParallelStatistics",
     "ParkedRecord",
     "Position",
+    "Rebalance",
     "StreamCheckpoint",
     "StreamRecord",
+    "TopicPartition",
 ]

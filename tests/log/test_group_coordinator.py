@@ -1,0 +1,450 @@
+"""Members of a group: joining, heartbeats, hand-over, fenced commits, clocks that jump, damage."""
+
+import asyncio
+import os
+import threading
+
+import pytest
+
+from penstock.errors import (
+    Closed,
+    DamagedFile,
+    DeadlineExceeded,
+    Fenced,
+    Forked,
+    InvalidName,
+    InvalidOption,
+    LimitReached,
+    NotSupported,
+    UnsupportedFormat,
+)
+from penstock.log import group_file
+from penstock.log.group_coordinator import GroupCoordinator
+from penstock.log.group_member import Member
+from penstock.log.names import group_lock_key, group_state_key
+from penstock.log.offsets import OffsetFile
+from penstock.stores import DirectoryStore, MemoryStore, ObjectStore, SqliteStore
+from penstock.system import System
+from penstock.testing import SimulatedDisk, VirtualClock, simulated_system
+
+TOPICS = {"orders": 4}
+LEASE = 10.0
+KEY = group_state_key("billing")
+
+
+@pytest.fixture(params=["memory", "directory", "sqlite"])
+def store(request, tmp_path):
+    make = {
+        "memory": MemoryStore,
+        "directory": lambda: DirectoryStore(tmp_path / "data"),
+        "sqlite": lambda: SqliteStore(tmp_path / "data.db"),
+    }
+    with make[request.param]() as made:
+        yield made
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock()
+
+
+@pytest.fixture
+def coordinator(store, clock):
+    return GroupCoordinator(store, "billing", system=System(clock=clock), lease_seconds=LEASE)
+
+
+def numbers(partitions) -> list[int]:
+    return sorted(partition for _, partition in partitions)
+
+
+async def settle(*members: Member) -> None:
+    """Everybody looks, releases what it should, and looks again."""
+    for one in members:
+        await one.heartbeat()
+        await one.release()
+    for one in members:
+        await one.heartbeat()
+
+
+@pytest.mark.acceptance(76)
+async def test_two_members_share_and_one_that_leaves_gives_all_back(coordinator):
+    first = await coordinator.join(TOPICS)
+    assert numbers(first.assignment) == [0, 1, 2, 3]
+    second = await coordinator.join(TOPICS)
+    assert second.assignment == frozenset()
+    change = await first.heartbeat()
+    assert change is not None
+    assert numbers(change.lost) == numbers(first.releasing) == [2, 3]
+    assert numbers(change.assignment) == numbers(first.assignment) == [0, 1]
+    assert await second.heartbeat() is None
+    assert await first.release() is None
+    assert first.releasing == frozenset()
+    change = await second.heartbeat()
+    assert change is not None
+    assert numbers(change.gained) == numbers(second.assignment) == [2, 3]
+    await second.leave()
+    change = await first.heartbeat()
+    assert change is not None
+    assert numbers(change.gained) == [2, 3]
+    assert change.generation == first.generation == 3
+
+
+async def test_the_old_owner_commits_until_it_releases_and_not_after(coordinator):
+    first = await coordinator.join(TOPICS)
+    second = await coordinator.join(TOPICS)
+    await first.heartbeat()
+    assert await first.commit({("orders", 3): 7}) == {("orders", 3): 7}
+    await first.release()
+    with pytest.raises(Fenced, match="belongs to another member"):
+        await first.commit({("orders", 3): 9})
+    await second.heartbeat()
+    assert await coordinator.committed([("orders", 3)]) == {("orders", 3): 7}
+    assert await second.commit({("orders", 3): 5}) == {("orders", 3): 7}, "never back"
+
+
+async def test_a_commit_of_an_old_generation_waits_for_a_heartbeat(coordinator):
+    first = await coordinator.join(TOPICS)
+    await coordinator.join(TOPICS)
+    with pytest.raises(Fenced) as refused:
+        await first.commit({("orders", 0): 1})
+    assert refused.value.reason == "generation"
+    assert (refused.value.generation, refused.value.current) == (1, 2)
+    await first.heartbeat()
+    await first.commit({("orders", 0): 1})
+
+
+async def test_nothing_is_written_when_one_partition_is_refused(coordinator):
+    first, second = await coordinator.join(TOPICS), await coordinator.join(TOPICS)
+    await settle(first, second)
+    with pytest.raises(Fenced):
+        await first.commit({("orders", 0): 5, ("orders", 2): 5})
+    with pytest.raises(InvalidOption):
+        await first.commit({("orders", 0): 5, ("orders", 1): -1})
+    assert await coordinator.committed([("orders", 0)]) == {("orders", 0): None}
+
+
+@pytest.mark.acceptance(76)
+async def test_a_member_that_is_silent_for_a_lease_is_removed_and_refused(coordinator, clock):
+    dead, alive = await coordinator.join(TOPICS), await coordinator.join(TOPICS)
+    await settle(dead, alive)
+    clock.advance(LEASE / 2)
+    assert await alive.heartbeat() is None
+    clock.advance(LEASE / 2)
+    assert dead.assignment == dead.releasing == frozenset(), "by its own clock"
+    change = await alive.heartbeat()
+    assert change is not None
+    assert numbers(change.assignment) == [0, 1, 2, 3]
+    for call in (dead.heartbeat, dead.release, lambda: dead.commit({("orders", 0): 99})):
+        with pytest.raises(Fenced) as refused:
+            await call()
+        assert refused.value.reason == "removed"
+    assert await coordinator.committed([("orders", 0)]) == {("orders", 0): None}
+    await dead.leave()
+
+
+async def test_a_clock_that_jumps_forward_makes_no_second_owner(coordinator, clock):
+    first, second = await coordinator.join(TOPICS), await coordinator.join(TOPICS)
+    await settle(first, second)
+    clock.jump(3_600_000)
+    assert first.assignment == second.assignment == frozenset()
+    await first.heartbeat()
+    assert numbers(first.assignment) == [0, 1, 2, 3]
+    with pytest.raises(Fenced):
+        await second.commit({("orders", 2): 1})
+
+
+async def test_a_clock_that_jumps_back_does_not_hide_a_crash_for_long(coordinator, clock):
+    dead, alive = await coordinator.join(TOPICS), await coordinator.join(TOPICS)
+    await settle(dead, alive)
+    clock.jump(-3_600_000)
+    await alive.heartbeat()
+    clock.advance(LEASE * 0.6)
+    await alive.heartbeat()
+    assert numbers(alive.assignment) == [2, 3]
+    assert dead.is_live, "and nobody else has its partitions"
+    clock.advance(LEASE * 0.4)
+    await alive.heartbeat()
+    assert numbers(alive.assignment) == [0, 1, 2, 3]
+    assert not dead.is_live, "its monotonic clock says so"
+
+
+async def test_check_answers_without_a_commit(coordinator):
+    member = await coordinator.join(TOPICS)
+    await coordinator.check(member.id, member.generation, ("orders", 0))
+    with pytest.raises(Fenced):
+        await coordinator.check(member.id, member.generation + 1, ("orders", 0))
+    with pytest.raises(Fenced):
+        await coordinator.check("somebody", member.generation, ("orders", 0))
+
+
+async def test_more_partitions_are_shared_by_all(coordinator):
+    first, second = await coordinator.join(TOPICS), await coordinator.join(TOPICS)
+    await settle(first, second)
+    change = await first.resubscribe({"orders": 6})
+    assert change is not None
+    await settle(first, second)
+    assert numbers(first.assignment | second.assignment) == [0, 1, 2, 3, 4, 5]
+    assert len(first.assignment) == len(second.assignment) == 3
+
+
+async def test_the_context_leaves(coordinator):
+    async with await coordinator.join(TOPICS, strategy="range") as member:
+        described = await coordinator.describe()
+        assert described.members[member.id].process == os.getpid()
+        assert described.members[member.id].host == os.uname().nodename
+    assert (await coordinator.describe()).members == {}
+    assert member.assignment == frozenset()
+    with pytest.raises(Closed):
+        await member.heartbeat()
+    with pytest.raises(Closed):
+        await member.commit({})
+    await member.leave()
+
+
+async def test_generations_go_on_when_everybody_has_left(coordinator):
+    for generation in (1, 3, 5):
+        async with await coordinator.join(TOPICS) as member:
+            assert member.generation == generation
+
+
+async def test_groups_do_not_know_each_other(coordinator, store, clock):
+    other = GroupCoordinator(store, "shipping", system=System(clock=clock))
+    members = [await coordinator.join(TOPICS), await other.join(TOPICS)]
+    assert all(numbers(one.assignment) == [0, 1, 2, 3] for one in members)
+    await members[0].commit({("orders", 0): 3})
+    assert await other.committed([("orders", 0)]) == {("orders", 0): None}
+
+
+async def test_many_tasks_join_at_once(coordinator):
+    members = await asyncio.gather(*(coordinator.join({"orders": 100}) for _ in range(10)))
+    await settle(*members)
+    assert sorted(len(one.assignment) for one in members) == [10] * 10
+    assert len(frozenset().union(*(one.assignment for one in members))) == 100
+
+
+async def test_committed_offsets_are_those_of_a_subscriber_of_that_name(coordinator, store):
+    member = await coordinator.join(TOPICS)
+    await member.commit({("orders", 1): 12})
+    found = OffsetFile(store, "billing", "orders", 1).read()
+    assert found is not None
+    assert found.offset == 12
+
+
+async def test_a_group_that_is_held_up_says_so_in_time(store):
+    member = await GroupCoordinator(store, "billing").join(TOPICS)
+    hurried = GroupCoordinator(store, "billing", timeout=0.05)
+    with store.lock(group_lock_key("billing"), 1):
+        with pytest.raises(DeadlineExceeded):
+            await hurried.join(TOPICS)
+        assert (await hurried.describe()).members.keys() == {member.id}, "reading needs no lock"
+
+
+async def test_a_cancelled_heartbeat_is_made_up_for_by_the_next(coordinator, store):
+    first = await coordinator.join(TOPICS)
+    await coordinator.join(TOPICS)
+    with store.lock(group_lock_key("billing"), 1):
+        beat = asyncio.create_task(first.heartbeat())
+        await asyncio.sleep(0)
+        beat.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await beat
+    assert numbers(first.assignment) == [0, 1, 2, 3]
+    change = await first.heartbeat()
+    assert change is not None
+    assert numbers(change.lost) == [2, 3]
+
+
+async def test_what_is_released_is_not_the_members_even_if_no_answer_comes(coordinator, store):
+    first, second = await coordinator.join(TOPICS), await coordinator.join(TOPICS)
+    await first.heartbeat()
+    with store.lock(group_lock_key("billing"), 1):
+        releasing = asyncio.create_task(first.release())
+        await asyncio.sleep(0)
+        releasing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await releasing
+    assert first.releasing == frozenset()
+    assert numbers(first.assignment) == [0, 1]
+    await settle(first, second)
+    assert numbers(second.assignment) == [2, 3]
+
+
+async def test_a_member_that_leaves_during_a_heartbeat_has_nothing_afterwards(coordinator, store):
+    member = await coordinator.join(TOPICS)
+    with store.lock(group_lock_key("billing"), 1):
+        beat = asyncio.create_task(member.heartbeat())
+        await asyncio.sleep(0)
+        leaving = asyncio.create_task(member.leave())
+        await asyncio.sleep(0)
+        assert member.assignment == frozenset()
+    with pytest.raises(Closed):
+        await beat
+    await leaving
+    assert member.assignment == frozenset()
+    assert (await coordinator.describe()).members == {}
+
+
+async def test_the_loop_is_free_while_the_store_works(coordinator, store):
+    """Whoever holds the lock is a thread: were the call on the loop, nobody would let go."""
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold():
+        with store.lock(group_lock_key("billing"), 1):
+            held.set()
+            let_go.wait(30)
+
+    holding = asyncio.create_task(asyncio.to_thread(hold))
+    await asyncio.to_thread(held.wait, 30)
+    joining = asyncio.create_task(coordinator.join(TOPICS))
+    await asyncio.sleep(0)
+    let_go.set()
+    await holding
+    assert numbers((await joining).assignment) == [0, 1, 2, 3]
+
+
+async def test_a_forked_member_is_nobody(coordinator, monkeypatch):
+    member = await coordinator.join(TOPICS)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert member.assignment == frozenset()
+    with pytest.raises(Forked):
+        await member.heartbeat()
+    with pytest.raises(Forked):
+        await member.commit({("orders", 0): 1})
+    await member.leave()
+    monkeypatch.undo()
+    assert member.id in (await coordinator.describe()).members, "the parent's is still there"
+
+
+# What cannot be
+
+
+@pytest.mark.acceptance(75)
+@pytest.mark.parametrize("name", ["", "a/b", "../x", ".hidden", "x" * 201])
+def test_group_names_are_checked(name):
+    with pytest.raises(InvalidName):
+        GroupCoordinator(MemoryStore(), name)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 0.01, 4_000])
+def test_leases_have_a_range(seconds):
+    with pytest.raises(InvalidOption):
+        GroupCoordinator(MemoryStore(), "billing", lease_seconds=seconds)
+
+
+async def test_strategies_are_checked():
+    coordinator = GroupCoordinator(MemoryStore(), "billing")
+    with pytest.raises(InvalidOption, match="there is no strategy"):
+        await coordinator.join(TOPICS, strategy="fastest")
+    await coordinator.join(TOPICS, strategy="round_robin")
+    with pytest.raises(InvalidOption, match="uses strategy round_robin"):
+        await coordinator.join(TOPICS, strategy="sticky")
+
+
+async def test_a_store_without_locks_has_no_groups(tmp_path):
+    with ObjectStore(f"file://{tmp_path}") as objects:
+        with pytest.raises(NotSupported):
+            await GroupCoordinator(objects, "billing").join(TOPICS)
+
+
+async def test_the_file_is_bounded(monkeypatch):
+    store = MemoryStore()
+    coordinator = GroupCoordinator(store, "billing")
+    first = await coordinator.join(TOPICS)
+    monkeypatch.setattr(group_file, "STATE_BYTES_MAX", store.size(KEY) + 20)
+    with pytest.raises(LimitReached):
+        await coordinator.join(TOPICS)
+    assert await first.heartbeat() is None
+
+
+# Damage
+
+
+async def test_every_flipped_bit_is_noticed_and_reported():
+    store = MemoryStore()
+    coordinator = GroupCoordinator(store, "billing")
+    await coordinator.join(TOPICS)
+    sound = store.read(KEY)
+    reader = group_file.GroupFile(store, "billing", VirtualClock(), 1)
+    for bit in range(len(sound) * 8):
+        damaged = bytearray(sound)
+        damaged[bit // 8] ^= 1 << bit % 8
+        store.write(KEY, damaged)
+        with pytest.raises(DamagedFile) as found:
+            reader.read()
+        assert found.value.file == KEY
+
+
+async def test_every_cut_is_noticed():
+    store = MemoryStore()
+    await GroupCoordinator(store, "billing").join(TOPICS)
+    sound = store.read(KEY)
+    reader = group_file.GroupFile(store, "billing", VirtualClock(), 1)
+    for length in range(len(sound)):
+        store.write(KEY, sound[:length])
+        with pytest.raises(DamagedFile):
+            reader.read()
+
+
+async def test_a_damaged_group_commits_nothing_and_goes_on_after_a_reset(coordinator, store):
+    member = await coordinator.join(TOPICS)
+    await member.commit({("orders", 0): 4})
+    store.write(KEY, store.read(KEY)[:-1])
+    for call in (
+        member.heartbeat,
+        lambda: member.commit({("orders", 0): 9}),
+        lambda: coordinator.join(TOPICS),
+        coordinator.describe,
+    ):
+        with pytest.raises(DamagedFile, match="reset"):
+            await call()
+    await coordinator.reset()
+    with pytest.raises(Fenced):
+        await member.commit({("orders", 0): 9})
+    new = await coordinator.join(TOPICS)
+    assert new.generation > member.generation
+    assert await coordinator.committed([("orders", 0)]) == {("orders", 0): 4}
+
+
+async def test_a_reset_of_a_sound_group_only_goes_forward(coordinator, clock):
+    first = await coordinator.join(TOPICS)
+    await coordinator.reset()
+    clock.jump(-1_000_000)
+    after = (await coordinator.describe()).generation
+    await coordinator.reset()
+    assert first.generation < after < (await coordinator.describe()).generation
+
+
+async def test_the_file_of_another_group_is_not_this_ones():
+    store = MemoryStore()
+    await GroupCoordinator(store, "shipping").join(TOPICS)
+    store.write(KEY, store.read(group_state_key("shipping")))
+    with pytest.raises(DamagedFile, match="describes group 'shipping'"):
+        await GroupCoordinator(store, "billing").describe()
+
+
+async def test_a_newer_format_is_left_alone(monkeypatch):
+    store = MemoryStore()
+    coordinator = GroupCoordinator(store, "billing")
+    monkeypatch.setattr(group_file, "VERSION", 2)
+    await coordinator.join(TOPICS)
+    monkeypatch.undo()
+    with pytest.raises(UnsupportedFormat):
+        await coordinator.describe()
+    with pytest.raises(UnsupportedFormat):
+        await coordinator.reset()
+
+
+async def test_a_power_cut_at_any_sync_leaves_a_sound_group_and_its_offsets():
+    """Joined and committed is what the disk has, whatever the cut takes."""
+    disk = SimulatedDisk()
+    system = simulated_system(disk=disk)
+    store = DirectoryStore("/data/log", system=system)
+    coordinator = GroupCoordinator(store, "billing", system=system)
+    member = await coordinator.join(TOPICS)
+    await member.commit({("orders", 0): 4})
+    await coordinator.join(TOPICS)
+    for cut in disk.crash_states(20):
+        after = simulated_system(disk=cut)
+        again = GroupCoordinator(DirectoryStore("/data/log", system=after), "billing", system=after)
+        assert (await again.describe()).generation == 2
+        assert await again.committed([("orders", 0)]) == {("orders", 0): 4}
