@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 
@@ -23,6 +24,7 @@ class AssignmentSource(Protocol):
         ...
 
 
+@lru_cache(maxsize=64)
 def whole_topic(partitions: int) -> MemberAssignment:
     """The assignment of a member that is alone in its group."""
     return MemberAssignment(0, frozenset(range(partitions)))
