@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self
 
-from penstock.bus.bus import MessageBus
+from penstock.bus.bus import SETTLE_TIMEOUT_SECONDS, MessageBus
+from penstock.bus.delivery import Outcome
+from penstock.bus.groups import AtomicGroup
 from penstock.bus.handlers import Filter, Handler, Target
 from penstock.bus.intake import PUBLISH_TIMEOUT_SECONDS
 from penstock.bus.middleware import Observer
+from penstock.bus.session import Session
 from penstock.bus.statistics import BusStatistics, StopReport
-from penstock.errors import InvalidOption, LimitReached
+from penstock.errors import InvalidOption, LimitReached, NotSupported
 from penstock.messages import marks_of
 from penstock.pressure.message_bus import MessageBusBackpressure
 from penstock.pressure.monitor import PressureMonitor
@@ -93,7 +98,11 @@ class ScalableMessageBus(_Bus):
         )
         self._rate = RateMeter(clock)
         self._pressing = backpressure
-        self._durable = None if log is None else DurableTopics(inner, log, covering(durable))
+        self._durable = (
+            None
+            if log is None
+            else DurableTopics(inner, log, covering(durable), self._groups.has_members)
+        )
         if self._durable is not None and lag_max is not None:
             topics, bound = self._durable, lag_max
             monitor.add(lambda: topics.readings(bound), stage=LAG)
@@ -102,6 +111,7 @@ class ScalableMessageBus(_Bus):
         short = self._hot if log is None else {}
         self._way = ShortWay(intake, short, 0 if backpressure else NEVER)
         monitor.on_change(lambda _: self._look_soon())
+        self._stopping: asyncio.Future[StopReport] | None = None
         inner._registry.on_add = self._check_subscribers
 
     def __getattr__(self, name: str) -> Any:
@@ -120,18 +130,45 @@ class ScalableMessageBus(_Bus):
         """As :meth:`MessageBus.start`; then groups go on in the log where they had committed."""
         await self._inner.start()
         if self._durable is not None:
-            await self._durable.start()
+            try:
+                await self._durable.start()
+            except BaseException:
+                await self.stop(drain=False)
+                raise
 
     async def stop(self, **options: Any) -> StopReport:
         """As :meth:`MessageBus.stop`. What was read from the log and not handled comes again."""
+        if self._inner._intake.is_nested():
+            return await self._inner.stop(**options)  # which refuses
         self._end_short_way()
-        if self._durable is not None:
-            await self._durable.pause()
         self.backpressure.close()
+        if self._durable is None:
+            return await self._inner.stop(**options)
+        if self._stopping is None:
+            self._stopping = asyncio.ensure_future(self._stop_durably(self._durable, options))
+        return await asyncio.shield(self._stopping)
+
+    async def _stop_durably(self, durable: DurableTopics, options: dict[str, Any]) -> StopReport:
+        """Cancelled or not, it comes to its end: groups commit what they have handled."""
+        await durable.pause()
         report = await self._inner.stop(**options)
-        if self._durable is not None:
-            await self._durable.close()
+        await durable.close()
         return report
+
+    async def settle(self, timeout: float = SETTLE_TIMEOUT_SECONDS) -> None:
+        """As :meth:`MessageBus.settle`; groups have caught up with the log then."""
+        await self._inner.settle(timeout)
+        if self._durable is not None:
+            async with self._inner._timers.deadline(timeout, "settle the bus"):
+                while self._inner._dispatch.busy or not self._durable.has_caught_up:
+                    await self._durable.catch_up()
+                    await self._inner.settle(timeout)
+
+    def session(self, name: str) -> Session:
+        """As :meth:`MessageBus.session`; what it publishes and subscribes to goes through this."""
+        session = self._inner.session(name)
+        session._bus = self
+        return session
 
     # Subscribing
 
@@ -155,22 +192,32 @@ class ScalableMessageBus(_Bus):
         **options: Any,
     ) -> Handler:
         """As :meth:`MessageBus.subscribe`. The members of a ``group`` share the partitions."""
+        durable = self._durable
         if isinstance(target, type):
             self.lanes.open(target)
-            if self._durable is not None and self._durable.covers(target):
-                group = group or self._inner.name
-                options = self._durable.handler_options(options)
+            if durable is not None and durable.covers(target):
+                options = durable.handler_options(options)
+        if group is None and durable is not None:
+            where = durable.filter_alone(where)
+            handler = self._inner.subscribe(target, function, where=where, **options)
+            durable.join_alone(handler)
+            return handler
         if group is None:
             return self._inner.subscribe(target, function, where=where, **options)
         if not isinstance(target, type):
             raise InvalidOption("a group needs a message class, not a pattern", option="group")
         mine, join = self._groups.filter_for(target, group, where)
         handler = self._inner.subscribe(target, function, where=mine, **options)
-        join(handler, lambda: self._fit_partitions(target))
+        join(handler, lambda: self._left(target, group))
         self._fit_partitions(target)
-        if self._durable is not None and self._durable.covers(target):
-            self._durable.join(target, group)
+        if durable is not None and durable.covers(target):
+            durable.join(target, group)
         return handler
+
+    def _left(self, kind: type, group: str) -> None:
+        self._fit_partitions(kind)
+        if self._durable is not None:
+            self._durable.left(group)
 
     def observe(self, observer: Observer) -> None:
         """As :meth:`MessageBus.observe`."""
@@ -229,7 +276,8 @@ class ScalableMessageBus(_Bus):
         durable = options.pop("durable", False)
         self._inner._intake.check_open()
         envelope = self._inner._intake.enclose(event, **options)
-        await self._durable.publish(envelope, durable=durable, timeout=timeout)
+        if self._inner._intake.accepts(envelope):
+            await self._durable.publish(envelope, durable=durable, timeout=timeout)
 
     def publish_nowait(self, event: Any, **options: Any) -> None:
         """As :meth:`MessageBus.publish_nowait`. It cannot wait, so it is not delayed, only refused."""
@@ -240,7 +288,9 @@ class ScalableMessageBus(_Bus):
         intake, way = self._inner._intake, self._way
         if self._durable is not None and self._durable.covers(event.__class__):
             intake.check_open()
-            self._durable.publish_nowait(intake.enclose(event, **options))
+            envelope = intake.enclose(event, **options)
+            if intake.accepts(envelope):
+                self._durable.publish_nowait(envelope)
             return
         if intake.thread != get_ident():
             self._inner.publish_nowait(event, **options)
@@ -262,8 +312,34 @@ class ScalableMessageBus(_Bus):
         self._way.published += 1
         if self._pressing:
             options = await self._press(event, options)
+        if self._durable is not None and self._durable.covers(event.__class__):
+            return await self._publish_durably_and_wait(self._durable, event, options)
         self._make_lanes(event)
         return await self._inner.publish_and_wait(event, **options)
+
+    async def _publish_durably_and_wait(
+        self, durable: DurableTopics, event: Any, options: dict[str, Any]
+    ) -> Outcome:
+        timeout = options.pop("timeout", PUBLISH_TIMEOUT_SECONDS)
+        self._inner._intake.check_open()
+        envelope = self._inner._intake.enclose(event, **options)
+        if not self._inner._intake.accepts(envelope):
+            return Outcome(0, filtered=True)
+        async with self._inner._timers.deadline(timeout, f"handle an event of {envelope.topic}"):
+            return await durable.publish_and_wait(envelope, timeout=timeout)
+
+    @asynccontextmanager
+    async def atomic(self, **options: Any) -> AsyncIterator[AtomicGroup]:
+        """As :meth:`MessageBus.atomic`; NotSupported for events of durable topics."""
+        async with self._inner.atomic(**options) as group:
+            yield group
+            for kind in {type(envelope.message) for envelope in group._envelopes}:
+                if self._durable is not None and self._durable.covers(kind):
+                    raise NotSupported(
+                        f"{kind.__name__} has a durable topic, and so cannot be part of an atomic "
+                        "group: publish it alone. Nothing was published",
+                        message_type=kind.__name__,
+                    )
 
     def _make_lanes(self, event: Any) -> None:
         kind = event.__class__

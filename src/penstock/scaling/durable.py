@@ -12,58 +12,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from penstock.bus.bus import MessageBus
-from penstock.bus.delivery import delivery_of
-from penstock.errors import InvalidMessage
+from penstock.bus.delivery import Outcome
+from penstock.bus.handlers import Filter, Handler
 from penstock.hashing import key_bytes
-from penstock.messages import DEFAULT_SESSION, Envelope, dotted_name, marks_of
+from penstock.messages import DEFAULT_SESSION, NORMAL, Envelope, dotted_name, marks_of
 from penstock.pressure.readings import Reading
 from penstock.resilience.bus import ResilientMessageBus
+from penstock.scaling.group_consumer import (
+    CAUSATION,
+    CORRELATION,
+    ID,
+    PRIORITY,
+    SESSION,
+    TYPE,
+    GroupConsumer,
+    LogSubscription,
+)
 
 logger = logging.getLogger("penstock.scaling")
 
-IN_WORK_MAX = 1_000
-"""Events of one group that are queued or in work; the next wait in the log."""
-TYPE, ID, SESSION = "penstock-type", "penstock-id", "penstock-session"
-CORRELATION, CAUSATION = "penstock-correlation", "penstock-causation"
-OWN_HEADERS = {TYPE, ID, SESSION, CORRELATION, CAUSATION}
-
-
-class LogRecord(Protocol):
-    """What is needed of a record of the log."""
-
-    @property
-    def partition(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def value(self) -> bytes | None: ...
-    @property
-    def headers(self) -> Mapping[str, bytes]: ...
-
-
-class LogSubscription(Protocol):
-    """What is needed of a durable subscriber of the log."""
-
-    async def next_batch(self, timeout: float | None = None, records_max: int = 1) -> Any:
-        """The next records of one partition; waits for them."""
-        ...
-
-    async def commit(self, record: Any = None) -> None:
-        """Mark as consumed up to this record, durably."""
-        ...
-
-    async def close(self) -> None:
-        """Give the name back."""
-        ...
-
-    def lag(self) -> int:
-        """Records that were not read yet."""
-        ...
+HasGroup = Callable[[str, str], bool]
+"""Whether a group has members on a topic."""
 
 
 class TopicLog(Protocol):
@@ -96,182 +70,37 @@ class TopicLog(Protocol):
         """Hand a record over without waiting."""
         ...
 
+    async def flush(self) -> None:
+        """Wait until everything that was accepted is durable."""
+        ...
+
     def subscribe(self, topic: str, name: str) -> LogSubscription:
         """A durable subscriber, which resumes where it committed."""
         ...
 
 
-class Unhandled:
-    """The records of one partition that are not handled yet, and how far all before are."""
-
-    def __init__(self) -> None:
-        self._open: OrderedDict[int, tuple[LogRecord, bool]] = OrderedDict()
-        self.handled: LogRecord | None = None
-        """The last record before which nothing is open, if it is not committed."""
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def begin(self, record: LogRecord) -> None:
-        """A record is going to be handled."""
-        self._open[record.offset] = (record, False)
-
-    def end(self, record: LogRecord) -> None:
-        """A record is handled."""
-        self._open[record.offset] = (record, True)
-        while self._open:
-            first, done = next(iter(self._open.values()))
-            if not done:
-                return
-            self.handled = first
-            del self._open[first.offset]
-
-
-class GroupConsumer:
-    """Brings the records of one topic to the handlers of one group."""
-
-    def __init__(self, bus: MessageBus, log: TopicLog, kind: type, group: str) -> None:
-        self._bus = bus
-        self._log = log
-        self._kind = kind
-        self._group = group
-        self._partitions: dict[int, Unhandled] = {}
-        self._subscription: LogSubscription | None = None
-        self._fetching: asyncio.Task[None] | None = None
-        self._committing: asyncio.Task[None] | None = None
-        self._less = asyncio.Event()
-        self.invalid = 0
-        """Records that are no message of a known class."""
-
-    @property
-    def topic(self) -> str:
-        """The topic that it reads."""
-        return marks_of(self._kind).topic
-
-    @property
-    def in_work(self) -> int:
-        """Events that are queued or in work."""
-        return sum(map(len, self._partitions.values()))
-
-    @property
-    def group(self) -> str:
-        """The group that it reads for."""
-        return self._group
-
-    @property
-    def lag(self) -> int:
-        """Events of the topic that the group is not done with."""
-        unread = 0 if self._subscription is None else self._subscription.lag()
-        return unread + self.in_work
-
-    async def start(self) -> None:
-        """Begin to read, where the group has committed."""
-        if self._fetching is None:
-            await self._log.create_topic(self.topic)
-            self._subscription = self._log.subscribe(self.topic, self._group)
-            self._fetching = asyncio.get_running_loop().create_task(self._fetch(self._subscription))
-
-    async def pause(self) -> None:
-        """Read no more; what was read is handled."""
-        if self._fetching is not None:
-            self._fetching.cancel()
-            await asyncio.gather(self._fetching, return_exceptions=True)
-
-    async def close(self) -> None:
-        """Commit what is handled, and give the name back."""
-        if self._committing is not None:
-            await asyncio.gather(self._committing, return_exceptions=True)
-        if self._subscription is not None:
-            try:
-                await self._commit(self._subscription)
-            finally:
-                await self._subscription.close()
-
-    async def _fetch(self, subscription: LogSubscription) -> None:
-        while True:
-            while self.in_work >= IN_WORK_MAX:
-                self._less.clear()
-                await self._less.wait()
-            for record in await subscription.next_batch(records_max=IN_WORK_MAX - self.in_work):
-                await self._hand_over(record)
-
-    async def _hand_over(self, record: LogRecord) -> None:
-        unhandled = self._partitions.setdefault(record.partition, Unhandled())
-        unhandled.begin(record)
-        try:
-            envelope = self._envelope(record)
-        except InvalidMessage as error:
-            self._refuse(record, error)
-            return
-        delivery_of(envelope).on_outcome = lambda _: self._settled(record)
-        intake = self._bus._intake
-        lane = intake.lane_of(envelope)
-        while lane.queue.room < 1:
-            await lane.wait_for_room()
-        intake.deliver(envelope)
-
-    def _envelope(self, record: LogRecord) -> Envelope:
-        headers = {name: value.decode("utf-8", "replace") for name, value in record.headers.items()}
-        message = self._decode(headers.get(TYPE), record.value or b"")
-        envelope = self._bus._intake.enclose(message, headers.get(SESSION, DEFAULT_SESSION))
-        envelope.given_id = headers.get(ID)
-        envelope.correlation_id = headers.get(CORRELATION)
-        envelope.causation_id = headers.get(CAUSATION)
-        envelope.headers = {name: text for name, text in headers.items() if name not in OWN_HEADERS}
-        envelope.group, envelope.offset = self._group, record.offset
-        return envelope
-
-    def _decode(self, name: str | None, data: bytes) -> Any:
-        """The message; a class that is not known here, as it was moved, counts as ours."""
-        codec = self._bus._codec
-        try:
-            kind = codec.type_of(name or "")
-        except InvalidMessage:
-            kind = self._kind
-        return codec.decode(dotted_name(kind), data)
-
-    def _refuse(self, record: LogRecord, error: InvalidMessage) -> None:
-        self.invalid += 1
-        logger.error("record %s of %s does not decode: %s", record.offset, self.topic, error)
-        if isinstance(self._bus, ResilientMessageBus):
-            self._bus._burial.bury_record(self.topic, record, error)
-        self._settled(record)
-
-    def _settled(self, record: LogRecord) -> None:
-        self._partitions[record.partition].end(record)
-        self._less.set()
-        if self._committing is None and self._subscription is not None:
-            commit = self._commit(self._subscription)
-            self._committing = asyncio.get_running_loop().create_task(commit)
-
-    async def _commit(self, subscription: LogSubscription) -> None:
-        """Commit what is handled, until nothing is left to commit."""
-        try:
-            while handled := self._take_handled():
-                for record in handled:
-                    await subscription.commit(record)
-        except Exception:
-            logger.exception("cannot commit for group %s on %s", self._group, self.topic)
-        finally:
-            self._committing = None
-
-    def _take_handled(self) -> list[LogRecord]:
-        handled = [one.handled for one in self._partitions.values() if one.handled is not None]
-        for one in self._partitions.values():
-            one.handled = None
-        return handled
-
-
 class DurableTopics:
-    """The topics of a bus that live in a log."""
+    """The topics of a bus that live in a log.
 
-    def __init__(self, bus: MessageBus, log: TopicLog, covers: Callable[[str], bool]) -> None:
+    Handlers without a group are together one subscriber of the log, which has the bus's name; each
+    of them gets every event.
+    """
+
+    def __init__(
+        self, bus: MessageBus, log: TopicLog, covers: Callable[[str], bool], has_group: HasGroup
+    ) -> None:
         self._bus = bus
         self._log = log
         self._covers = covers
-        self._consumers: dict[tuple[type, str], GroupConsumer] = {}
-        self._running = False
+        self._has_group = has_group
+        self._consumers: dict[tuple[str, str], GroupConsumer] = {}
+        self._leaving: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._joining: set[asyncio.Task[None]] = set()
+        self._alone: set[Handler] = set()
+        """Handlers without a group."""
+        self._met: set[type] = set()
+        """Classes that were published or subscribed to."""
+        self._running = False
 
     def covers(self, kind: type) -> bool:
         """Whether the events of a class live in the log."""
@@ -288,26 +117,100 @@ class DurableTopics:
         """Those who read for the groups."""
         return self._consumers.values()
 
+    # Who listens
+
     def handler_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """An open circuit makes events wait, unless the handler says no: they are in the log."""
         resilient = isinstance(self._bus, ResilientMessageBus)
         return {"pause": True, **options} if resilient else options
 
+    def filter_alone(self, where: Filter | None) -> Filter:
+        """What keeps a handler without a group from the events that were read for groups."""
+        mine = (None, self._bus.name)
+        return lambda envelope: envelope.group in mine and (where is None or where(envelope))
+
+    def join_alone(self, handler: Handler) -> None:
+        """A handler without a group came: read for it what it listens to, as far as that is known."""
+        self._alone.add(handler)
+        remove = handler.remove
+        assert remove is not None
+
+        def leave(gone: Handler) -> None:
+            remove(gone)
+            self._alone.discard(gone)
+            self.left(self._bus.name)
+
+        handler.remove = leave
+        if isinstance(handler.target, type) and self.covers(handler.target):
+            self.meet(handler.target)
+        for kind in list(self._met):
+            self._join_if_wanted(kind)
+
+    def meet(self, kind: type) -> None:
+        """A class is used: handlers of patterns and base classes may listen to it."""
+        if kind not in self._met:
+            self._met.add(kind)
+            self._bus._codec.register(kind)
+            self._join_if_wanted(kind)
+
+    def _join_if_wanted(self, kind: type) -> None:
+        if self._alone.intersection(self._bus._registry.all_of(kind)):
+            self.join(kind, self._bus.name)
+
+    def _is_wanted(self, topic: str, group: str) -> bool:
+        return self._has_group(topic, group) or (
+            group == self._bus.name
+            and any(
+                self._alone.intersection(self._bus._registry.all_of(kind))
+                for kind in self._met
+                if marks_of(kind).topic == topic
+            )
+        )
+
     def join(self, kind: type, group: str) -> None:
         """A group has a handler: read for it, from the start of the bus on."""
-        self._bus._codec.register(kind)
-        if (kind, group) not in self._consumers:
-            consumer = GroupConsumer(self._bus, self._log, kind, group)
-            self._consumers[kind, group] = consumer
-            if self._running:
-                task = asyncio.get_running_loop().create_task(consumer.start())
-                self._joining.add(task)
-                task.add_done_callback(self._joined)
+        self.meet(kind)
+        place = (marks_of(kind).topic, group)
+        if place in self._consumers:
+            return
+        consumer = self._consumers[place] = GroupConsumer(
+            self._bus,
+            kind,
+            group,
+            lambda: self._subscribe(*place),
+            lambda: self._is_wanted(*place),
+        )
+        if self._running:
+            task = asyncio.get_running_loop().create_task(consumer.start())
+            self._joining.add(task)
+            task.add_done_callback(self._joined)
+
+    async def _subscribe(self, topic: str, group: str) -> LogSubscription:
+        if (topic, group) in self._leaving:  # the name is not free before
+            await asyncio.wait([self._leaving[topic, group]])
+        await self._log.create_topic(topic)
+        return self._log.subscribe(topic, group)
 
     def _joined(self, task: asyncio.Task[None]) -> None:
         self._joining.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("a group cannot read its topic", exc_info=task.exception())
+
+    def left(self, group: str) -> None:
+        """A handler is gone: read no more for its group where nobody else is in it."""
+        for place in [place for place in self._consumers if place[1] == group]:
+            if self._running and not self._is_wanted(*place):
+                task = asyncio.get_running_loop().create_task(self._consumers.pop(place).leave())
+                self._leaving[place] = task
+                task.add_done_callback(partial(self._gone, place))
+
+    def _gone(self, place: tuple[str, str], task: asyncio.Task[None]) -> None:
+        if self._leaving.get(place) is task:
+            del self._leaving[place]
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a group did not leave its topic well", exc_info=task.exception())
+
+    # Life
 
     async def start(self) -> None:
         """Begin to read for all groups."""
@@ -318,17 +221,35 @@ class DurableTopics:
     async def pause(self) -> None:
         """Read no more."""
         self._running = False
-        await asyncio.gather(*self._joining, return_exceptions=True)
+        await asyncio.gather(*self._joining, *self._leaving.values(), return_exceptions=True)
         for consumer in self._consumers.values():
             await consumer.pause()
 
     async def close(self) -> None:
         """Commit what is handled, and let go."""
-        for consumer in self._consumers.values():
-            await consumer.close()
+        closing = [consumer.close() for consumer in self._consumers.values()]
+        for result in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    async def catch_up(self) -> None:
+        """Wait until all groups that read are done with what was published before."""
+        await self._log.flush()
+        for consumer in list(self._consumers.values()):
+            while not (consumer.has_caught_up or self.has_caught_up):
+                await consumer.wait_for_progress()
+
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether all groups are done with all that is in the log; true when nobody reads."""
+        readers = self._consumers.values() if self._running else ()
+        return all(consumer.has_caught_up for consumer in readers)
+
+    # Publishing
 
     async def publish(self, envelope: Envelope, *, durable: bool, timeout: float) -> None:
         """Write an event; returns when it is as safe as its topic asks for, or on the disk."""
+        self.meet(envelope.message.__class__)
         topic = envelope.topic
         await self._log.create_topic(topic)
         await self._log.publish(
@@ -340,8 +261,26 @@ class DurableTopics:
             timeout=timeout,
         )
 
+    async def publish_and_wait(self, envelope: Envelope, *, timeout: float) -> Outcome:
+        """Write an event and wait until all groups that read its topic here are done with it."""
+        self.meet(envelope.message.__class__)
+        topic = envelope.topic
+        readers = [one for one in self._consumers.values() if one.topic == topic]
+        outcomes = [reader.expect(envelope.id) for reader in readers]
+        try:
+            await self.publish(envelope, durable=True, timeout=timeout)
+            results = [await outcome for outcome in outcomes]
+        finally:
+            for outcome in outcomes:
+                outcome.cancel()
+        return Outcome(
+            sum(result.handled for result in results),
+            tuple(failure for result in results for failure in result.failures),
+            filtered=bool(results) and all(result.filtered for result in results),
+        )
+
     def publish_nowait(self, envelope: Envelope) -> None:
-        """Hand an event to the log; its topic must be open."""
+        """Hand an event to the log; UnknownTopic, which says what to do, if its topic is not open."""
         self._log.publish_nowait(
             envelope.topic,
             self._bus._codec.encode(envelope.message),
@@ -362,6 +301,7 @@ def _headers(envelope: Envelope) -> dict[str, bytes]:
         SESSION: envelope.session if envelope.session != DEFAULT_SESSION else None,
         CORRELATION: envelope.correlation_id,
         CAUSATION: envelope.causation_id,
+        PRIORITY: str(int(envelope.priority)) if envelope.priority != NORMAL else None,
     }
     known = {name: text for name, text in own.items() if text is not None}
     return {name: text.encode() for name, text in {**envelope.headers, **known}.items()}

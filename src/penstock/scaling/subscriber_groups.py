@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from penstock.bus.handlers import Filter, Handler
 from penstock.errors import InvalidName
-from penstock.messages import Envelope
+from penstock.messages import Envelope, marks_of
 from penstock.scaling.assignment import assign_in_turn
 
 
@@ -44,6 +44,10 @@ class SubscriberGroups:
         """How many members the largest group of a class has."""
         sizes = [len(group.members) for (one, _), group in self._groups.items() if one is kind]
         return max(sizes, default=0)
+
+    def has_members(self, topic: str, name: str) -> bool:
+        """Whether a group has members on a topic."""
+        return any(place[1] == name and marks_of(place[0]).topic == topic for place in self._groups)
 
     def filter_for(self, kind: type, name: str, where: Filter | None) -> tuple[Filter, Joined]:
         """What keeps a new member to its partitions, and what makes it one when it exists."""
