@@ -119,9 +119,10 @@ async def ask(process, line):
 
 async def settle(processes):
     """What each has when all have released what they should."""
-    for word in ("heartbeat", "release", "heartbeat"):
-        found = [await ask(process, word) for process in processes]
-    return found
+    for word in ("heartbeat", "release"):
+        for process in processes:
+            await ask(process, word)
+    return [await ask(process, "heartbeat") for process in processes]
 
 
 @pytest.mark.acceptance(76)

@@ -40,6 +40,7 @@ from penstock.log.group_member import Member
 from penstock.log.group_state import (
     GroupMember,
     GroupState,
+    Offsets,
     TopicPartition,
     checked_topics,
     fence,
@@ -129,7 +130,7 @@ class GroupCoordinator:
         fence(state, member, generation, [partition])
 
     async def commit(
-        self, member: str, generation: int, offsets: Mapping[tuple[str, int], int]
+        self, member: str, generation: int, offsets: Offsets
     ) -> dict[TopicPartition, int]:
         """Move offsets forward, durably, if all partitions are this member's; else Fenced.
 

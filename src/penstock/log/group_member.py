@@ -12,6 +12,7 @@ from penstock.log.group_file import Change
 from penstock.log.group_state import (
     NO_PARTITIONS,
     GroupState,
+    Offsets,
     Partitions,
     TopicPartition,
     checked_topics,
@@ -107,7 +108,7 @@ class Member:
         wanted = checked_topics(topics)
         return await self._change(lambda state, now: resubscribed(state, self.id, wanted, now))
 
-    async def commit(self, offsets: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
+    async def commit(self, offsets: Offsets) -> dict[TopicPartition, int]:
         """Move the group's offsets forward, durably; see ``GroupCoordinator.commit``.
 
         Raises Fenced, and writes nothing, when the member is behind the group's generation or does

@@ -30,6 +30,8 @@ class TopicPartition(NamedTuple):
 
 
 Partitions = frozenset[TopicPartition]
+Offsets = Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
+"""The next offset to read in each partition."""
 NO_PARTITIONS: Partitions = frozenset()
 _Stored = dict[str, tuple[int, ...]]
 """Partitions by topic, in order: short in the file, and always the same bytes."""
