@@ -316,3 +316,16 @@ async def test_with_auto_commit_a_restart_handles_exactly_what_is_missing():
 def test_options_that_cannot_be_are_refused(options):
     with pytest.raises(InvalidOption):
         ParallelConsumer(until_idle, **options)
+
+
+async def test_a_worker_that_is_cancelled_from_outside_makes_no_dead_letter():
+    run = Run([Job(0, 0, "k", 9.0), Job(0, 1, "k")], buries=True, retry=Retry(attempts=1))
+    before = asyncio.all_tasks()
+    await run.consumer.submit(run.jobs)
+    for task in asyncio.all_tasks() - before:  # as a loop does that comes to its end
+        await until_idle()
+        task.cancel()
+    await until_idle()
+    assert (run.dead, run.done) == ([], [])
+    assert run.consumer.statistics().failures == 0
+    assert run.consumer.positions() == {0: Position(0)}
