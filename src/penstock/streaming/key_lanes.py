@@ -40,10 +40,11 @@ LaneName = tuple[int, Any]
 class Work(Generic[Taken]):
     """A record that was taken, until it is handled."""
 
-    __slots__ = ("attempts", "began", "error", "progress", "record", "settled")
+    __slots__ = ("attempts", "began", "error", "lane", "progress", "record", "settled")
 
     def __init__(self, record: Taken, progress: PartitionProgress) -> None:
         self.record = record
+        self.lane: LaneName = (record.partition, record.key)
         self.progress = progress
         self.attempts = 0
         self.began = 0.0
@@ -51,11 +52,6 @@ class Work(Generic[Taken]):
         """Why it is parked."""
         self.settled = False
         """Parked as a dead letter: it is done with, and those behind it wait."""
-
-    @property
-    def lane(self) -> LaneName:
-        """The partition and the key."""
-        return (self.record.partition, self.record.key)
 
 
 class KeyLanes(Generic[Taken]):
@@ -85,14 +81,15 @@ class KeyLanes(Generic[Taken]):
 
     def leave(self, work: Work[Taken]) -> None:
         """The first of a lane is done with: the next one is ready."""
-        lane = self._lanes.get(work.lane)
+        name = work.lane
+        lane = self._lanes.get(name)
         if lane is None or lane[0] is not work:
             return
+        if len(lane) == 1:
+            del self._lanes[name]
+            return
         lane.popleft()
-        if lane:
-            self.ready.append(lane[0])
-        else:
-            del self._lanes[work.lane]
+        self.ready.append(lane[0])
 
     def park(self, work: Work[Taken], *, others_follow: bool) -> None:
         """Set a record aside. Those of its key that come later follow, or wait behind it."""

@@ -132,10 +132,14 @@ class ParallelConsumer(Generic[Taken]):
         again is right: those are passed over.
         """
         async with self._timers.deadline(timeout, "find room for records"):
-            for record in records:
-                if len(self._buffered) >= self._buffered_max:
-                    await self._until(self._has_room)
-                self._take(record)
+            try:
+                for record in records:
+                    if len(self._buffered) >= self._buffered_max:
+                        self._start_workers()
+                        await self._until(self._has_room)
+                    self._take(record)
+            finally:
+                self._start_workers()  # once for all of them
 
     async def drain(self, *, timeout: float = TIMEOUT_SECONDS) -> None:
         """Return when all that was taken is handled, is parked, or waits behind what is parked."""
@@ -206,7 +210,6 @@ class ParallelConsumer(Generic[Taken]):
         work = Work(record, progress)
         self._buffered.add(work)
         self._lanes.add(work)
-        self._start_workers()
 
     def _has_room(self) -> bool:
         return self._closed or len(self._buffered) < self._buffered_max
@@ -246,16 +249,22 @@ class ParallelConsumer(Generic[Taken]):
         if not work.attempts:
             work.began = self._timers.clock.monotonic()
         work.attempts += 1
-        error = await _error_of(partial(self._handler, work.record), task)
-        if error is None:
+        try:
+            await self._handler(work.record)
+        except asyncio.CancelledError:
+            if task.cancelling():
+                raise
+            await self._failed(work, _cancelled_inside(), task)
+        except Exception as error:
+            await self._failed(work, error, task)
+        else:
             self._handled += 1
             self._settle(work)
-            return
-        self._failures += 1
-        if work in self._buffered:  # else its partition has stopped
-            await self._failed(work, error, task)
 
     async def _failed(self, work: Work[Taken], error: Exception, task: asyncio.Task[None]) -> None:
+        self._failures += 1
+        if work not in self._buffered:  # its partition has stopped
+            return
         elapsed = self._timers.clock.monotonic() - work.began
         delay = self._retry.after(error, work.attempts, elapsed, self._system.random)
         if delay is None:
@@ -349,10 +358,14 @@ async def _error_of(
     except asyncio.CancelledError:
         if task.cancelling():
             raise
-        return HandlerFailed("something that the handler waited for was cancelled")
+        return _cancelled_inside()
     except Exception as error:
         return error
     return None
+
+
+def _cancelled_inside() -> HandlerFailed:
+    return HandlerFailed("something that the handler waited for was cancelled")
 
 
 def _not_assigned(partition: int) -> UnknownPartition:
