@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import Closed, DamagedFile, Fenced, InvalidName, StoreFailed
+from penstock.errors import BusyError, Closed, DamagedFile, Fenced, InvalidName, StoreFailed
 from penstock.scaling import ScalingLimits
-from penstock.stores import DirectoryStore, MemoryStore, SqliteStore
+from penstock.stores import DirectoryStore, MemoryStore, SqliteStore, StoreCapabilities
 from penstock.streaming import CheckpointStore, Position
 from penstock.streaming.checkpoint import encode_checkpoint
 from penstock.system import System
@@ -331,3 +331,44 @@ async def test_a_closed_store_takes_no_commits():
     await checkpoints.close()
     with pytest.raises(Closed):
         await checkpoints.commit("g", "t", 0, 1)
+
+
+class Locking(MemoryStore):
+    """Tells which locks were taken; without the capability, taking one raises."""
+
+    def __init__(self, *, log):
+        super().__init__()
+        self.locked = []
+        self.capabilities = StoreCapabilities(log=log, shared=True, durable=True)
+
+    def lock(self, key, timeout):
+        assert self.capabilities.log
+        self.locked.append(key)
+        return super().lock(key, timeout)
+
+
+@pytest.mark.parametrize("log", [True, False])
+async def test_a_commit_holds_a_lock_where_the_store_has_locks(log):
+    store = Locking(log=log)
+    checkpoints = store_on(store)
+    await checkpoints.commit("g", "t", 0, 5)
+    assert store.locked == ([f"checkpoint-locks/{NAME}"] if log else [])
+    await store_on(store).commit("g", "t", 0, 3)
+    assert (await store_on(store).read("g", "t", 0)).offset == 5
+    await checkpoints.delete("g", "t", 0)
+    assert store.list() == []
+
+
+async def test_a_commit_gives_up_when_others_are_faster_every_time():
+    class Busy(MemoryStore):
+        commits = 0
+
+        def read(self, key, start=0, length=None):
+            self.commits += 1
+            one = checkpoint(partition=0, offset=self.commits * 10)
+            self.write(key, encode_checkpoint(one))
+            return super().read(key, start, length)
+
+    store = Busy()
+    with pytest.raises(BusyError):
+        await store_on(store).commit("g", "t", 0, Position(5, ranges((1_000, 1_001))))
