@@ -5,6 +5,7 @@ import os
 import threading
 
 import pytest
+from crc32c import crc32c
 
 from penstock.errors import (
     Closed,
@@ -21,6 +22,7 @@ from penstock.errors import (
 from penstock.log import group_file
 from penstock.log.group_coordinator import GroupCoordinator
 from penstock.log.group_member import Member
+from penstock.log.group_state import GroupMember, joined
 from penstock.log.names import group_lock_key, group_state_key
 from penstock.log.offsets import OffsetFile
 from penstock.stores import DirectoryStore, MemoryStore, ObjectStore, SqliteStore
@@ -357,6 +359,24 @@ async def test_the_file_is_bounded(monkeypatch):
 
 
 # Damage
+
+
+def test_the_bytes_of_the_file_stay_what_they_are():
+    """Byte for byte as docs/format.md has it: another release reads it."""
+    store = MemoryStore()
+    member = GroupMember(
+        lease_expires_ms=0, lease_ms=1_000, process=7, host="here", topics={"orders": 2}
+    )
+    file = group_file.GroupFile(store, "billing", VirtualClock(5_000), 1)
+    state = file.change(lambda state, now: joined(state, "a", member, None, now))
+    text = (
+        b'{"group":"billing","generation":1,"strategy":"sticky","members":{"a":'
+        b'{"lease_expires_ms":6000,"lease_ms":1000,"process":7,"host":"here",'
+        b'"topics":{"orders":2},"assigned":{"orders":[0,1]},"owned":{"orders":[0,1]}}}}'
+    )
+    front = b"PGRP" + bytes([1, 0, 0, 0]) + len(text).to_bytes(4, "little")
+    assert store.read(KEY) == front + crc32c(front + text).to_bytes(4, "little") + text
+    assert group_file.GroupFile(store, "billing", VirtualClock(), 1).read() == state
 
 
 async def test_every_flipped_bit_is_noticed_and_reported():
