@@ -65,9 +65,9 @@ def _queue_sender(_: Path) -> Sender:
 
     def send(records: list[bytes]) -> None:
         for record in records:
-            queue.put(record)
+            queue.put(record, timeout=WAIT_SECONDS)
 
-    return Sender(queue, send, queue.close)
+    return Sender(queue, send, partial(_close_queue, queue))
 
 
 def _queue_receiver(queue: Any, batch: int) -> Receive:
@@ -76,7 +76,12 @@ def _queue_receiver(queue: Any, batch: int) -> Receive:
 
 def _list_sender(_: Path) -> Sender:
     queue: Any = multiprocessing.get_context("forkserver").Queue(IN_FLIGHT // BATCH)
-    return Sender(queue, queue.put, queue.close)
+    return Sender(queue, partial(queue.put, timeout=WAIT_SECONDS), partial(_close_queue, queue))
+
+
+def _close_queue(queue: Any) -> None:
+    queue.cancel_join_thread()  # all has come, or nobody takes it any more
+    queue.close()
 
 
 def _list_receiver(queue: Any, _: int) -> Receive:
@@ -95,6 +100,7 @@ def _fifo_receiver(queue: Any, batch: int) -> Receive:
 def _zmq_sender(folder: Path, *, multipart: bool) -> Sender:
     context = zmq.Context()
     socket = context.socket(zmq.PUSH)
+    socket.sndtimeo = round(WAIT_SECONDS * 1_000)
     address = f"ipc://{folder}/socket"
     socket.bind(address)
 
@@ -102,7 +108,9 @@ def _zmq_sender(folder: Path, *, multipart: bool) -> Sender:
         for record in records:
             socket.send(record)
 
-    return Sender(address, socket.send_multipart if multipart else send, context.destroy)
+    return Sender(
+        address, socket.send_multipart if multipart else send, partial(context.destroy, 0)
+    )
 
 
 def _zmq_receiver(address: str, batch: int, *, multipart: bool) -> Receive:
