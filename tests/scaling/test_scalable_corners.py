@@ -130,6 +130,19 @@ async def test_each_publish_that_is_refused_counts_once():
         assert bus.get_scaling_metrics()["dropped"] == refused
 
 
+@pytest.mark.acceptance(114)
+async def test_a_hot_topic_tells_of_the_pressure_behind_its_ring():
+    async with quiet(MessageBus(queue=QueueOptions(capacity=10)), ring_capacity=4) as bus:
+        told: list[tuple[str, bool]] = []
+        bus.on_pressure(lambda name, started: told.append((name, started)))
+        bus.subscribe(Tick, lambda event: None)
+        for number in range(4 + 8):
+            bus.publish_nowait(Tick("x", number))
+        assert told == [("ticks", True)]
+        await bus.settle()
+        assert told == [("ticks", True), ("ticks", False)]
+
+
 # --------------------------------------------------------------------------------------- changes
 
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock, get_ident
 from typing import Any, Protocol
 
@@ -416,11 +417,12 @@ class Intake:
             overflow=self.options.overflow,
             high_mark=self.options.high_mark,
             low_mark=self.options.low_mark,
-            on_pressure=lambda started: self._tell_pressure(topic, started=started),
+            on_pressure=partial(self.tell_pressure, topic),
             on_drop=self.dispatch.drop,
         )
 
-    def _tell_pressure(self, topic: str, *, started: bool) -> None:
+    def tell_pressure(self, topic: str, started: bool) -> None:
+        """A queue of a topic has passed its high mark, or is back at its low one."""
         for callback in self.pressure_callbacks:
             callback(topic, started)
 

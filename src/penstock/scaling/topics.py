@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from penstock.bus.intake import Intake
 from penstock.bus.lane import Lane
@@ -167,5 +168,6 @@ class TopicLanes:
             overflow=options.overflow,
             high_mark=options.high_mark,
             low_mark=options.low_mark,
+            on_pressure=partial(self._intake.tell_pressure, marks_of(kind).topic),
             on_drop=self._intake.dispatch.drop,
         )
