@@ -329,3 +329,11 @@ async def test_a_worker_that_is_cancelled_from_outside_makes_no_dead_letter():
     assert (run.dead, run.done) == ([], [])
     assert run.consumer.statistics().failures == 0
     assert run.consumer.positions() == {0: Position(0)}
+
+
+async def test_a_record_that_fails_while_its_partition_stops_comes_again_elsewhere():
+    run = Run([Job(0, 0, "k", 1.0, POISON)], buries=True, retry=Retry(attempts=1))
+    await run.consumer.submit(run.jobs)
+    await until_idle()
+    assert await run.clock.run_until(run.consumer.remove(0)) == Position(0)
+    assert run.dead == []
