@@ -29,7 +29,7 @@ class Load:
         self.assignment = assign_sticky(1, ["member-0"])
         self.moved = 0
         self.published = self.handled = 0
-        self.backlog = deque()
+        self.backlog: deque = deque()
         self.times: list[float] = []
 
     def run(self, rate, seconds):

@@ -38,7 +38,7 @@ class Job:
 @st.composite
 def jobs_lists(draw, max_size=30, failures=(0, 0, 0, 1, 2, POISON)):
     """Records of up to three partitions, in order, some offsets missing."""
-    next_offsets = defaultdict(int)
+    next_offsets: dict[int, int] = defaultdict(int)
     jobs = []
     for _ in range(draw(st.integers(1, max_size))):
         partition = draw(st.integers(0, 2))

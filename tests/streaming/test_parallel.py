@@ -301,6 +301,7 @@ async def test_with_auto_commit_a_restart_handles_exactly_what_is_missing():
     await run.consumer.submit(jobs)
     await run.clock.run_until(run.timers.sleep(6))
     found = await CheckpointStore(store, runner=inline).read("g", "t", 0)
+    assert found is not None
     assert found.position == Position(0, ranges((1, 9)))
     await run.clock.run_until(run.consumer.close(timeout=1))
     await auto.close()

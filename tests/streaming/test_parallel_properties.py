@@ -18,7 +18,7 @@ async def swallow(work):
 
 
 def in_order_per_key(jobs):
-    seen = {}
+    seen: dict = {}
     for job in jobs:
         if job.key is not None:
             assert seen.get((job.partition, job.key), -1) < job.offset
@@ -67,7 +67,7 @@ async def test_who_resumes_handles_exactly_what_is_missing(jobs, size, moment, p
                 positions.update(first.consumer.positions())
             everything.cancel()
 
-    positions = {}
+    positions: dict = {}
     await first.clock.run_until(interrupted())
     assert first.running == []
     finished = {job.place for job in (*first.done, *first.dead)}
