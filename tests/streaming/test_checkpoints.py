@@ -61,8 +61,8 @@ async def test_a_checkpoint_stands_under_its_group_and_partition_and_survives(op
         "checkpoints/t/h/partition-0",
     ]
     async with CheckpointStore(open_store()) as again:
-        assert (await again.read("g", "t", 0)).offset == 5
-        assert (await again.read("h", "t", 0)).offset == 7
+        assert (await again.read("g", "t", 0)).offset == 5  # type: ignore[union-attr]
+        assert (await again.read("h", "t", 0)).offset == 7  # type: ignore[union-attr]
         assert await again.read("h", "t", 11) is None
         found = await again.checkpoints("g", "t")
     assert [(one.partition, one.offset) for one in found] == [(0, 5), (11, 6)]
@@ -103,7 +103,7 @@ async def test_a_commit_that_returned_survives_the_death_of_its_process(tmp_path
     )
     assert died.returncode == 9
     with DirectoryStore(tmp_path) as store:
-        assert (await CheckpointStore(store).read("g", "t", 0)).offset == 41
+        assert (await CheckpointStore(store).read("g", "t", 0)).offset == 41  # type: ignore[union-attr]
 
 
 @pytest.mark.acceptance(88)
@@ -174,9 +174,9 @@ async def test_two_processes_never_undo_each_other(open_store):
     assert (await one.commit("g", "t", 0, Position(6, ranges((11, 12))))).position == Position(
         9, ranges((11, 12))
     )
-    assert (await other.read("g", "t", 0)).offset == 9
-    assert (await other.read("g", "t", 0, fresh=True)).gaps == ranges((11, 12))
-    assert (await other.read("g", "t", 0)).gaps == ranges((11, 12))
+    assert (await other.read("g", "t", 0)).offset == 9  # type: ignore[union-attr]
+    assert (await other.read("g", "t", 0, fresh=True)).gaps == ranges((11, 12))  # type: ignore[union-attr]
+    assert (await other.read("g", "t", 0)).gaps == ranges((11, 12))  # type: ignore[union-attr]
     await one.close()
     await other.close()
 
@@ -235,7 +235,7 @@ async def test_a_damaged_checkpoint_is_told_and_not_used_until_it_is_reset(open_
             await call()
         assert told.value.file == NAME
     await again.reset("g", "t", 0, 2)
-    assert (await CheckpointStore(store).read("g", "t", 0)).offset == 2
+    assert (await CheckpointStore(store).read("g", "t", 0)).offset == 2  # type: ignore[union-attr]
 
 
 async def test_a_checkpoint_under_the_name_of_another_is_damage():

@@ -85,7 +85,7 @@ async def test_through_a_store_it_is_a_checkpoint():
     world.handled(2, 8)
     await auto.close()
     found = await CheckpointStore(store, runner=inline).read("g", "t", 2)
-    assert (found.offset, found.generation) == (8, 3)
+    assert (found.offset, found.generation) == (8, 3)  # type: ignore[union-attr]
 
 
 @pytest.mark.acceptance(88)
@@ -191,4 +191,4 @@ async def test_a_fenced_partition_is_left_alone_until_it_comes_back():
 @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
 def test_an_interval_that_cannot_be_is_refused(seconds):
     with pytest.raises(InvalidOption):
-        AutoCommit(dict, World.commit, interval_seconds=seconds)
+        AutoCommit(dict, World.commit, interval_seconds=seconds)  # type: ignore[arg-type]

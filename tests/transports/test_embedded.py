@@ -218,7 +218,7 @@ async def test_a_member_in_another_process_keeps_the_group_until_it_dies(tmp_pat
             [sys.executable, "-c", MEMBER, str(place)], stdout=subprocess.PIPE, text=True
         ) as member:
             try:
-                assert await asyncio.to_thread(member.stdout.readline) == "6\n"
+                assert await asyncio.to_thread(member.stdout.readline) == "6\n"  # type: ignore[union-attr]
                 consumer = transport.subscribe("orders", "billing")
                 with pytest.raises(SubscriberBusy, match="billing"):
                     await consumer.open()

@@ -83,7 +83,7 @@ def test_a_scheme_has_the_form_of_one(scheme):
 def test_what_is_no_transport_is_refused():
     registry = TransportRegistry()
     with pytest.raises(InvalidOption, match="no Transport"):
-        registry.register("pigeon", NoTransport)
+        registry.register("pigeon", NoTransport)  # type: ignore[arg-type]
     registry.register("late", f"{__name__}:NoTransport")
     registry.register("absent", f"{__name__}:Nothing")
     for url in ("late:", "absent:"):
