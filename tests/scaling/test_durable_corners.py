@@ -165,6 +165,21 @@ async def test_publish_and_wait_writes_and_tells_what_became_of_it(queue):
         assert len([record async for record in queue.replay("durable.orders")]) == 2
 
 
+async def test_a_handler_is_refused_to_wait_for_the_next_event_of_its_own_topic(queue):
+    async with make(queue) as bus:
+        refused: list[int] = []
+
+        @bus.on(Ordered)
+        async def handle(event):
+            if event.number == 0:
+                with pytest.raises(WouldDeadlock):
+                    await bus.publish_and_wait(Ordered("ada", 1))
+                refused.append(event.number)
+
+        await bus.publish_and_wait(Ordered("ada", 0))
+        assert refused == [0]
+
+
 async def test_publish_nowait_says_what_to_do_when_the_topic_is_not_open(queue):
     async with make(queue) as bus:
         with pytest.raises(UnknownTopic, match=r"create_topic\('durable.orders'\)"):
@@ -297,7 +312,8 @@ async def test_reading_goes_on_after_an_error_of_the_log(queue, caplog):
         await bus.settle()
         [consumer] = bus._durable.consumers()
         subscription = consumer._subscription
-        fetch, failed = subscription.next_batch, []
+        fetch = subscription.next_batch
+        failed: list[int] = []
 
         async def fail_once(timeout=None, records_max=1):
             if failed:
