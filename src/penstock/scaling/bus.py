@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from penstock.bus.bus import SETTLE_TIMEOUT_SECONDS, MessageBus
 from penstock.bus.delivery import Outcome
+from penstock.bus.drive import current_envelope
 from penstock.bus.groups import AtomicGroup
 from penstock.bus.handlers import Filter, Handler, Target
 from penstock.bus.intake import PUBLISH_TIMEOUT_SECONDS
 from penstock.bus.middleware import Observer
 from penstock.bus.session import Session
 from penstock.bus.statistics import BusStatistics, StopReport
-from penstock.errors import InvalidOption, LimitReached, NotSupported
+from penstock.errors import InvalidOption, LimitReached, NotSupported, WouldDeadlock
 from penstock.messages import marks_of
 from penstock.pressure.message_bus import MessageBusBackpressure
 from penstock.pressure.monitor import PressureMonitor
@@ -322,6 +323,11 @@ class ScalableMessageBus(_Bus):
     ) -> Outcome:
         timeout = options.pop("timeout", PUBLISH_TIMEOUT_SECONDS)
         self._inner._intake.check_open()
+        cause = current_envelope() if self._inner._intake.is_nested() else None
+        if cause is not None and cause.message.__class__ is event.__class__:
+            raise WouldDeadlock(
+                "a handler cannot wait for the next event of its own durable topic: publish() it"
+            )
         envelope = self._inner._intake.enclose(event, **options)
         if not self._inner._intake.accepts(envelope):
             return Outcome(0, filtered=True)
