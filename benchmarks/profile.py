@@ -62,7 +62,7 @@ def _called(file: str, function: str) -> str:
 
 def _spot(frame: FrameType) -> Spot:
     code = frame.f_code
-    return code.co_filename, code.co_name, frame.f_lineno
+    return code.co_filename, code.co_name, frame.f_lineno or 0
 
 
 @contextmanager
