@@ -1,11 +1,7 @@
 """SIGKILL at any moment: what was confirmed is handled, in order, and a group as a whole."""
 
 import asyncio
-import multiprocessing
-import random
-import signal
 from collections import defaultdict
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
@@ -13,64 +9,27 @@ import pytest
 
 from penstock.log.queue import WalMessageQueue
 from tests.crash import event_keeper
-from tests.crash.event_keeper import HANDLED, Handled, Orders
+from tests.crash.event_keeper import HANDLED, Handled
+from tests.crash.kill_rig import KillRig, processes
 from tests.crash.rigs import seed_of
 
-processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload([event_keeper.__name__])
 
 
-class Killing:
+class Killing(KillRig):
     """Starts publishers on one log and kills them, again and again, and keeps their promises."""
 
+    program = event_keeper
+    numbers_each = 100_000
+    patience_max = 300
+
     def __init__(self, path: Path, seed: int) -> None:
-        self.path = path
-        self.random = random.Random(seed)
-        self.runs = self.kills = 0
+        super().__init__(path, seed)
         self.tried: set[tuple[str, int]] = set()
         self.confirmed: set[tuple[str, int]] = set()
         self.grouping: dict[int, int] = {}
         self.grouped: set[int] = set()
         self.refused: set[int] = set()
-
-    def orders(self, *, finish: bool = False) -> Orders:
-        self.runs += 1
-        orders = Orders(
-            str(self.path), self.random.getrandbits(32), self.runs * 100_000, finish=finish
-        )
-        if not finish and self.random.random() < 0.5:
-            orders.dies = self.random.choice(["before", "middle", "after"])
-            orders.dies_at = self.random.randint(1, 300)
-        return orders
-
-    def round(self) -> None:
-        """Let a publisher work for a moment and kill it, or let it die at a call to the disk."""
-        orders = self.orders()
-        ours, theirs = processes.Pipe(duplex=False)
-        child = processes.Process(target=event_keeper.run, args=(orders, theirs), daemon=True)
-        child.start()
-        theirs.close()
-        patience = self.random.randint(1, 300)
-        while patience > 0 and self.hear(ours, 5.0):
-            patience -= not orders.dies
-        if not orders.dies:
-            child.kill()
-        child.join()
-        assert child.exitcode == -signal.SIGKILL, "the publisher ended by itself"
-        self.kills += 1
-        while self.hear(ours, 0):
-            pass
-        ours.close()
-
-    def hear(self, link: Connection, seconds: float) -> bool:
-        """Take in one thing that the publisher says; False when it says no more."""
-        try:
-            if not link.poll(seconds):
-                return False
-            self.note(*msgspec.json.decode(link.recv_bytes()))
-        except (EOFError, OSError):
-            return False
-        return True
 
     def note(self, said, *words) -> None:
         if said == "trying":

@@ -1,11 +1,7 @@
 """SIGKILL at any moment: a scheduled event is not lost, and no time fires twice."""
 
 import asyncio
-import multiprocessing
-import random
-import signal
 from collections import defaultdict
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
@@ -13,65 +9,26 @@ import pytest
 
 from penstock.log.queue import WalMessageQueue
 from tests.crash import scheduler
+from tests.crash.kill_rig import KillRig, processes
 from tests.crash.rigs import seed_of
-from tests.crash.scheduler import FIRED, JOURNAL, RECURRING, Fired, Orders, event_of
+from tests.crash.scheduler import FIRED, JOURNAL, RECURRING, Fired, event_of
 
-processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload([scheduler.__name__])
 
 
-class Killing:
+class Killing(KillRig):
     """Starts schedulers on one log and kills them, again and again, and keeps their promises."""
 
+    program = scheduler
+    numbers_each = 1_000
+    patience_max = 150
+
     def __init__(self, path: Path, seed: int) -> None:
-        self.path = path
-        self.random = random.Random(seed)
-        self.runs = self.kills = 0
+        super().__init__(path, seed)
         self.tried: set[int] = set()
         self.scheduled: dict[str, int] = {}
         self.cancelled: set[str] = set()
         self.cancelling: set[str] = set()
-
-    def orders(self, *, finish: bool = False) -> Orders:
-        self.runs += 1
-        orders = Orders(
-            str(self.path), self.random.getrandbits(32), self.runs * 1_000, finish=finish
-        )
-        if not finish and self.random.random() < 0.5:
-            orders.dies = self.random.choice(["before", "middle", "after"])
-            orders.dies_at = self.random.randint(1, 300)
-        return orders
-
-    def round(self) -> None:
-        """Let a scheduler work for a moment and kill it, or let it die at a call to the disk."""
-        orders = self.orders()
-        ours, theirs = processes.Pipe(duplex=False)
-        child = processes.Process(target=scheduler.run, args=(orders, theirs), daemon=True)
-        child.start()
-        theirs.close()
-        patience = self.random.randint(1, 150)
-        while patience > 0 and self.hear(ours, 5.0):
-            patience -= not orders.dies
-        if self.random.random() < 0.3:
-            ours.poll(self.random.uniform(0, 0.02))
-        if not orders.dies:
-            child.kill()
-        child.join()
-        assert child.exitcode == -signal.SIGKILL, "the scheduler ended by itself"
-        self.kills += 1
-        while self.hear(ours, 0):
-            pass
-        ours.close()
-
-    def hear(self, link: Connection, seconds: float) -> bool:
-        """Take in one thing that the scheduler says; False when it says no more."""
-        try:
-            if not link.poll(seconds):
-                return False
-            self.note(*msgspec.json.decode(link.recv_bytes()))
-        except (EOFError, OSError):
-            return False
-        return True
 
     def note(self, said, *words) -> None:
         if said == "trying":
