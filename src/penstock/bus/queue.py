@@ -122,6 +122,11 @@ class BoundedEventQueue:
         return self.depth
 
     @property
+    def capacity_in_all(self) -> int:
+        """How many events it holds, with what stands in front of it."""
+        return self.capacity
+
+    @property
     def room(self) -> int:
         """How many events ``publish`` may add before it has to wait.
 

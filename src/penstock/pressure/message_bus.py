@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from penstock.bus.intake import Intake
 from penstock.bus.timers import Timers
 from penstock.errors import NotSupported
 from penstock.messages import marks_of
@@ -276,12 +277,16 @@ class MessageBusBackpressure:
 
 def lane_readings(bus: MessageBus) -> Callable[[], list[Reading]]:
     """What tells a monitor the depths of all lanes of a bus, those to come included."""
-    lanes = bus._intake.lanes
+    return lambda: read_lanes(bus._intake)
 
-    def read() -> list[Reading]:
-        return [
-            Reading(marks_of(kind).topic, lane.queue.depth + lane.queue.held, lane.queue.capacity)
-            for kind, lane in lanes.items()
-        ]
 
-    return read
+def read_lanes(intake: Intake) -> list[Reading]:
+    """How full every lane is at this moment."""
+    return [
+        Reading(
+            marks_of(lane.kind).topic,
+            len(lane.queue) + lane.queue.held,
+            lane.queue.capacity_in_all,
+        )
+        for lane in intake.all_lanes()
+    ]

@@ -28,7 +28,8 @@ from penstock.scaling.assignment import partitions_for
 from penstock.scaling.durable import DurableTopics, TopicLog
 from penstock.scaling.hot import ShortWay
 from penstock.scaling.limits import BusLimits
-from penstock.scaling.metrics import RateMeter, lane_depths, scaling_metrics
+from penstock.scaling.metrics import lane_depths, scaling_metrics
+from penstock.scaling.rate import RateMeasure
 from penstock.scaling.ring import RING_CAPACITY
 from penstock.scaling.subscriber_groups import SubscriberGroups
 from penstock.scaling.topics import TopicLanes
@@ -40,6 +41,7 @@ else:
 
 
 NEVER = 1 << 62
+RATE_WINDOW_SECONDS = 10.0
 LAG = "lag"
 """The stage of events in the log that groups are not done with."""
 
@@ -97,7 +99,7 @@ class ScalableMessageBus(_Bus):
         self.backpressure = MessageBusBackpressure(
             monitor, inner._timers, on_batching=self._switch_batching
         )
-        self._rate = RateMeter(clock)
+        self._rate = RateMeasure(window_seconds=RATE_WINDOW_SECONDS, system=inner._system)
         self._pressing = backpressure
         self._durable = (
             None
@@ -401,7 +403,8 @@ class ScalableMessageBus(_Bus):
 
     def get_scaling_metrics(self) -> Mapping[str, Any]:
         """Topics, messages per second, depths by partition, subscribers, ring positions, drops."""
-        rate = self._rate.look(self.statistics().events_published)
+        self._rate.observe(self.statistics().events_published)
+        rate = self._rate.per_second()
         return scaling_metrics(self._inner, self.lanes, self._groups, self.backpressure, rate)
 
     def statistics(self) -> BusStatistics:

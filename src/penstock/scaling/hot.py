@@ -58,6 +58,10 @@ class RingQueue(BoundedEventQueue):
         passed = self.consumer.stage.sequence.value
         return self.ring.value - passed + len(self._batch) - self._at
 
+    @property
+    def capacity_in_all(self) -> int:
+        return self.capacity + self.ring.capacity
+
     def __len__(self) -> int:
         return self.in_ring + self.depth
 
@@ -105,7 +109,7 @@ class RingQueue(BoundedEventQueue):
         behind = super().statistics()
         return EventQueueStatistics(
             depth=len(self),
-            capacity=behind.capacity + self.ring.capacity,
+            capacity=self.capacity_in_all,
             peak_depth=behind.peak_depth,
             dropped=behind.dropped,
             rejected=behind.rejected,

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from penstock.bus.intake import Intake
-from penstock.bus.lane import Lane
 from penstock.messages import marks_of
-from penstock.pressure.message_bus import MessageBusBackpressure
+from penstock.pressure.message_bus import MessageBusBackpressure, read_lanes
 from penstock.pressure.readings import Reading
 from penstock.scaling.hot import HotLane
 from penstock.scaling.partitions import Epochs
-from penstock.system import Clock
 
 if TYPE_CHECKING:
     from penstock.bus.bus import MessageBus
@@ -22,41 +19,15 @@ if TYPE_CHECKING:
     from penstock.scaling.subscriber_groups import SubscriberGroups
     from penstock.scaling.topics import TopicLanes
 
-RATE_WINDOW_SECONDS = 10.0
-LOOKS_MAX = 1_000
-
-
-class RateMeter:
-    """Messages per second, between the looks at a count."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._looks: deque[tuple[float, int]] = deque([(clock.monotonic(), 0)], maxlen=LOOKS_MAX)
-
-    def look(self, count: int) -> float:
-        """The rate since the oldest look within the window, or since the last one before it."""
-        now = self._clock.monotonic()
-        while len(self._looks) > 1 and self._looks[1][0] <= now - RATE_WINDOW_SECONDS:
-            self._looks.popleft()
-        then, before = self._looks[0]
-        self._looks.append((now, count))
-        return (count - before) / (now - then) if now > then else 0.0
-
 
 def lane_depths(intake: Intake) -> list[Reading]:
     """The depth of every partition, rings and what is behind them included."""
     unused = [
-        Reading(_topic(kind), 0, spread.unused * intake.options.capacity)
+        Reading(marks_of(kind).topic, 0, spread.unused * intake.options.capacity)
         for kind, spread in intake.spreads.items()
         if isinstance(spread, Epochs) and spread.unused
     ]
-    return [_reading(lane) for lane in intake.all_lanes()] + unused
-
-
-def _reading(lane: Lane) -> Reading:
-    topic, queue = marks_of(lane.kind).topic, lane.queue
-    capacity = queue.capacity + (lane.queue.ring.capacity if isinstance(lane, HotLane) else 0)
-    return Reading(topic, len(queue) + queue.held, capacity)
+    return read_lanes(intake) + unused
 
 
 def scaling_metrics(

@@ -3,6 +3,7 @@
 from penstock.log.group_coordinator import GroupCoordinator
 from penstock.log.group_member import Member, Rebalance
 from penstock.log.group_state import GroupState, TopicPartition
+from penstock.scaling.rate import RateMeasure
 from penstock.streaming.autoscaling import Autoscaler
 from penstock.streaming.checkpoint import StreamCheckpoint
 from penstock.streaming.checkpoints import CheckpointStore
@@ -11,7 +12,6 @@ from penstock.streaming.key_lanes import StreamRecord
 from penstock.streaming.parallel import ParallelConsumer
 from penstock.streaming.parallel_values import AfterPoison, ParallelStatistics, ParkedRecord
 from penstock.streaming.ranges import OffsetRange, Position
-from penstock.streaming.rate import RateMeasure
 from penstock.streaming.scalability import (
     Measurement,
     ScalabilityConfig,
