@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar, dataclass_transform
 
 import msgspec
 
-from penstock.errors import InvalidOption, UsageError
+from penstock.errors import InvalidName, InvalidOption, UsageError
 
 Result = TypeVar("Result")
 AnyType = TypeVar("AnyType", bound=type)
@@ -102,6 +102,8 @@ class Marks(NamedTuple):
 
 def topic(name: str, *, key: str | None = None) -> Callable[[AnyType], AnyType]:
     """Give messages of this class a topic, and name the field that keeps them in order."""
+    if not name:
+        raise InvalidName(f"a topic cannot be called {name!r}: give it a name", name=name)
 
     def mark(kind: AnyType) -> AnyType:
         if key is not None and not _has_field(kind, key):
@@ -234,8 +236,9 @@ class Envelope(msgspec.Struct, gc=False):
 def check_type(kind: type) -> None:
     """Refuse what cannot be a message: None, plain data, and classes instead of objects."""
     if kind is type(None) or issubclass(kind, PLAIN_TYPES):
+        name = "class" if issubclass(kind, type) else kind.__name__
         raise UsageError(
-            f"a {kind.__name__} is not a message: publish an object of an Event class, a dataclass "
+            f"a {name} is not a message: publish an object of an Event class, a dataclass "
             "or a pydantic model",
             message_type=kind.__name__,
         )

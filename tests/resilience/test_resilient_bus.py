@@ -10,7 +10,13 @@ import pytest
 from penstock import WalMessageQueue
 from penstock.bus.encoding import MessageCodec
 from penstock.bus.intake import QueueOptions
-from penstock.errors import CircuitOpen, NonRetryable, UsageError
+from penstock.errors import (
+    CircuitOpen,
+    InvalidName,
+    InvalidOption,
+    NonRetryable,
+    UsageError,
+)
 from penstock.messages import Code, Command, Event, topic
 from penstock.resilience.breaker import BreakerOptions, BreakerState
 from penstock.resilience.bus import ResilientMessageBus
@@ -598,3 +604,26 @@ async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_a_stop(
     assert stopping.done()
     gate.set()
     await turns()
+
+
+@pytest.mark.parametrize(
+    "option", [{"retry": 3}, {"retries": -1}, {"retries": "3"}, {"breaker": "open"}]
+)
+async def test_a_wrong_option_is_refused_when_the_handler_is_registered(bus, option):
+    with pytest.raises(InvalidOption, match="use"):
+        bus.subscribe(Ordered, print, **option)
+    with pytest.raises(InvalidOption, match="use"):
+        bus.handle(Pay, print, **option)
+
+
+async def test_a_timeout_in_the_past_is_refused_and_runs_nothing(bus):
+    handler = Flaky(0)
+    bus.handle(Pay, handler)
+    with pytest.raises(InvalidOption, match="timeout"):
+        await bus.execute(Pay(amount=1), timeout=-1)
+    assert handler.calls == []
+
+
+def test_a_topic_needs_a_name():
+    with pytest.raises(InvalidName):
+        topic("")

@@ -12,7 +12,7 @@ from penstock.bus.drive import Suspended, begin, was_cancelled
 from penstock.bus.handlers import Handler
 from penstock.bus.middleware import CommandMiddleware, chain
 from penstock.bus.registry import Registry
-from penstock.bus.timers import Deadline, Timers
+from penstock.bus.timers import Deadline, Timers, check_timeout
 from penstock.errors import (
     ApprovalDenied,
     ApprovalExpired,
@@ -81,6 +81,7 @@ class Commands:
 
         A cancellation of the caller cancels the handler and stays a cancellation.
         """
+        check_timeout(timeout)
         self.counters.executed += 1
         self.running += 1
         metadata: dict[str, Any] = {"id": envelope.id, "correlation_id": envelope.correlation}

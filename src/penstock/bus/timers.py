@@ -149,6 +149,12 @@ class Timers:
         self._armed_for = float("inf")
 
 
+def check_timeout(seconds: float | None) -> None:
+    """Refuse a timeout that lies in the past."""
+    if seconds is not None and not seconds >= 0:
+        raise InvalidOption(f"a timeout of {seconds} s: use 0 or more", option="timeout")
+
+
 def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
@@ -162,8 +168,7 @@ class Deadline:
     """
 
     def __init__(self, timers: Timers, seconds: float | None, action: str) -> None:
-        if seconds is not None and not seconds >= 0:
-            raise InvalidOption(f"a timeout of {seconds} s: use 0 or more", option="timeout")
+        check_timeout(seconds)
         self._timers = timers
         self._seconds = seconds
         self._action = action

@@ -164,7 +164,7 @@ class ResilientMessageBus(MessageBus):
     def _policy(self, options: Mapping[str, Any]) -> HandlerPolicy:
         return HandlerPolicy(
             retry=_retry_of(options, self._retry),
-            breaker=options.get("breaker", self._breaker),
+            breaker=_breaker_of(options, self._breaker),
             ordered=bool(options.get("ordered")),
             pause=bool(options.get("pause")),
             ordered_dead_letters=bool(options.get("ordered_dead_letters")),
@@ -236,6 +236,27 @@ def _retry_of(options: Mapping[str, Any], default: Retry) -> Retry:
     if "retry" in options and "retries" in options:
         raise InvalidOption("give retry or retries, not both", option="retries")
     if "retries" in options:
-        return Retry(attempts=options["retries"] + 1)
+        return _with_retries(options["retries"])
     chosen = options.get("retry", default)
-    return NO_RETRY if chosen is None else chosen
+    if chosen is None:
+        return NO_RETRY
+    if not isinstance(chosen, Retry):
+        raise InvalidOption(
+            f"retry={chosen!r}: use Retry(attempts=...), retries=3, or None", option="retry"
+        )
+    return chosen
+
+
+def _with_retries(retries: Any) -> Retry:
+    if not isinstance(retries, int) or retries < 0:
+        raise InvalidOption(f"retries={retries!r}: use a number of 0 or more", option="retries")
+    return Retry(attempts=retries + 1)
+
+
+def _breaker_of(
+    options: Mapping[str, Any], default: BreakerOptions | None
+) -> BreakerOptions | None:
+    chosen = options.get("breaker", default)
+    if chosen is None or isinstance(chosen, BreakerOptions):
+        return chosen
+    raise InvalidOption(f"breaker={chosen!r}: use BreakerOptions(...) or None", option="breaker")
