@@ -647,3 +647,25 @@ async def test_an_overload_of_ten_times_is_bounded_and_critical_traffic_passes(s
             await turns(5)
         assert handled["alarm"] == 50
         assert handled["plain"] + refused == 2_000
+
+
+@pytest.mark.acceptance(32)
+async def test_nothing_overtakes_what_waits_behind_the_ring(system):
+    async with quiet(MessageBus(system=system), ring_capacity=16) as bus:
+        gate = asyncio.Event()
+        seen: list[int] = []
+
+        @bus.on(Tick)
+        async def handle(event):
+            if event.number == 5:
+                await gate.wait()
+            seen.append(event.number)
+
+        for number in range(40):  # 16 fit into the ring, the others wait behind it
+            await bus.publish(Tick("x", number))
+        await turns()  # the ring is empty now, and has room again
+        for number in range(40, 60):
+            await bus.publish(Tick("x", number))
+        gate.set()
+        await bus.settle()
+        assert seen == list(range(60))
