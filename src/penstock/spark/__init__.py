@@ -1,0 +1,1 @@
+"""Penstock on Spark: topics as tables and streams."""
