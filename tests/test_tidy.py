@@ -46,7 +46,8 @@ LAYERS = [
     {"scaling"},
     {"stores"},
     {"log"},
-    {"streaming", "transports"},
+    {"transports"},
+    {"streaming"},
     {"spark", "observe"},
     {"opening"},  # from a URL to a running bus
     {"penstock"},  # the public door itself: src/penstock/__init__.py

@@ -10,6 +10,7 @@ import pytest
 from penstock import System
 from penstock.errors import InvalidName, InvalidOption, NotSupported, UnknownTopic
 from penstock.testing.transport_fixtures import (
+    WAIT_SECONDS,
     MakeTransport,
     TransportFixtures,
     need,
@@ -163,3 +164,16 @@ class TransportAdminConformance(TransportFixtures):
             await transport.forget(topic, "billing")
             async with transport.subscribe(topic, "billing") as consumer:
                 assert consumer.positions() == {0: 0}
+
+    async def test_the_groups_of_a_topic_are_known_to_everybody(
+        self, make_transport: MakeTransport, topic: str
+    ) -> None:
+        async with make_transport() as transport:
+            need(transport, "list_groups")
+            await transport.create_topic(topic)
+            await transport.produce(topic, numbered(1))
+            assert list(await transport.groups(topic)) == []
+            for group in ("shipping", "billing"):
+                async with transport.subscribe(topic, group) as consumer:
+                    await consumer.commit(await consumer.next_batch(WAIT_SECONDS))
+            assert sorted(await transport.groups(topic)) == ["billing", "shipping"]

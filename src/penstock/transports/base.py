@@ -14,7 +14,9 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self
 
+from penstock.errors import NotSupported
 from penstock.log.lag import PartitionLag
+from penstock.stores.base import PersistentBackingStore
 from penstock.transports.assignment import AssignmentSource, MemberAssignment, whole_topic
 from penstock.transports.capabilities import Capabilities
 from penstock.transports.records import Produced, StartPosition, StreamBatch
@@ -182,6 +184,23 @@ class Transport(ABC):
     @abstractmethod
     async def forget(self, topic: str, group: str) -> None:
         """Forget a group that has no member: its offsets, and that retention waits for it."""
+
+    async def groups(self, topic: str) -> Sequence[str]:
+        """The groups that have read a topic, of all processes, whether they have members or not."""
+        raise NotSupported(f"the transport {self.name!r} cannot list the groups of {topic!r}")
+
+    async def repartition(self, topic: str, partitions: int) -> None:
+        """Give a topic another number of partitions; order per key is kept. See ``repartition``."""
+        raise NotSupported(
+            f"the transport {self.name!r} cannot give {topic!r} {partitions} partitions: make the "
+            "topic anew",
+            topic=topic,
+        )
+
+    @property
+    def checkpoint_store(self) -> PersistentBackingStore | None:
+        """Where checkpoints beside the committed offsets may be kept; None: it has no place."""
+        return None
 
     def require(self, wanted: Iterable[str], start: StartPosition = "earliest") -> None:
         """Raise NotSupported unless the transport has all that a subscription asks for."""

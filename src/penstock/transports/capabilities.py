@@ -38,6 +38,10 @@ class Capabilities:
     """``lag`` tells what a group has not consumed, in records."""
     lag_time: bool = False
     """``lag`` also tells it in milliseconds."""
+    repartition: bool = False
+    """``repartition`` changes the number of partitions and keeps the order per key."""
+    list_groups: bool = False
+    """``groups`` tells which groups read a topic."""
     transactions: bool = False
     """Records and commits may become visible together or not at all."""
     idempotence: bool = False

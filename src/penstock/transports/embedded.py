@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from penstock.errors import InvalidOption
 from penstock.log.lag import PartitionLag, lag_of, topic_state
 from penstock.log.names import check_name
 from penstock.log.queue import WalMessageQueue
-from penstock.log.topic import TopicConfig
+from penstock.log.topic import TopicConfig, TopicFile
 from penstock.stores.base import PersistentBackingStore
 from penstock.transports.assignment import AssignmentSource, whole_topic
 from penstock.transports.base import CLOSE_TIMEOUT_SECONDS, PRODUCE_TIMEOUT_SECONDS, Transport
@@ -33,6 +34,7 @@ CAPABILITIES = Capabilities(
     timestamps=True,
     lag=True,
     lag_time=True,
+    list_groups=True,
 )
 """What it can do on every store; durable and shared depend on the store."""
 
@@ -136,3 +138,14 @@ class EmbeddedTransport(Transport):
     async def forget(self, topic: str, group: str) -> None:
         """Remove the offsets of a group without a live member; SubscriberBusy when it has one."""
         await self.queue.unsubscribe(topic, check_name("group", group))
+
+    async def groups(self, topic: str) -> Sequence[str]:
+        """All that retention waits for; those of other processes too, as the topic's file has them."""
+        await topic_state(self.queue, topic)  # UnknownTopic when it is not there
+        file = TopicFile(self.queue.store, topic)
+        return sorted((await asyncio.to_thread(file.read)).subscribers)
+
+    @property
+    def checkpoint_store(self) -> PersistentBackingStore:
+        """The store of the groups' offsets."""
+        return self.queue.offsets
