@@ -8,6 +8,8 @@ from penstock.streaming.autoscaling import Autoscaler
 from penstock.streaming.checkpoint import StreamCheckpoint
 from penstock.streaming.checkpoints import CheckpointStore
 from penstock.streaming.committing import AutoCommit
+from penstock.streaming.database import DatabaseCheckpoints, DatabaseClaim
+from penstock.streaming.database_loop import CheckpointedBatch, ExactlyOnce, exactly_once
 from penstock.streaming.key_lanes import StreamRecord
 from penstock.streaming.parallel import ParallelConsumer
 from penstock.streaming.parallel_values import AfterPoison, ParallelStatistics, ParkedRecord
@@ -24,6 +26,10 @@ __all__ = [
     "AutoCommit",
     "Autoscaler",
     "CheckpointStore",
+    "CheckpointedBatch",
+    "DatabaseCheckpoints",
+    "DatabaseClaim",
+    "ExactlyOnce",
     "GroupCoordinator",
     "GroupState",
     "Measurement",
@@ -41,4 +47,5 @@ __all__ = [
     "StreamCheckpoint",
     "StreamRecord",
     "TopicPartition",
+    "exactly_once",
 ]

@@ -1,0 +1,394 @@
+"""Checkpoints in the user's database: claims, saves, fences, and the loop around them."""
+
+import asyncio
+import sqlite3
+
+import pytest
+
+from penstock.errors import Fenced, InvalidName, NotSupported, OffsetOutOfRange, UsageError
+from penstock.log.records import Record
+from penstock.streaming import DatabaseCheckpoints, exactly_once
+from penstock.streaming.database_connection import is_idle, run
+from penstock.transports import EmbeddedTransport, MemberAssignment, StreamBatch
+from tests.streaming.database_world import (
+    POSTGRES_KINDS,
+    SQLITE_KINDS,
+    Database,
+    make_balances,
+    pay,
+)
+
+
+@pytest.fixture(params=[*SQLITE_KINDS, *POSTGRES_KINDS])
+async def database(request, tmp_path):
+    where = str(tmp_path / "shop.db")
+    if request.param in POSTGRES_KINDS:
+        where = request.getfixturevalue("postgres").dsn
+    made = Database(request.param, where, [])
+    try:
+        await clear(made)
+        yield made
+    finally:
+        await made.close()
+
+
+async def clear(database):
+    connection = await database.connect()
+    async with database.transaction(connection):
+        await run(connection, "DROP TABLE IF EXISTS balances")
+        await run(connection, "DROP TABLE IF EXISTS penstock_checkpoints")
+
+
+@pytest.fixture
+async def connection(database):
+    connection = await database.connect()
+    await DatabaseCheckpoints("billing").create(connection)
+    await make_balances(database, connection)
+    assert is_idle(connection)
+    return connection
+
+
+@pytest.fixture
+def checkpoints():
+    return DatabaseCheckpoints("billing")
+
+
+def batch_of(first, end, partition=0):
+    records = [Record("orders", partition, offset, 0, None, b"1") for offset in range(first, end)]
+    return StreamBatch("orders", partition, records, end)
+
+
+async def paid(database, connection, saving, error=None):
+    """A transaction with an effect and a save; it ends with this error if there is one."""
+    async with database.transaction(connection):
+        await pay(connection, "ada", 100)
+        await saving
+        if error:
+            raise error
+
+
+async def test_a_save_becomes_true_with_the_transaction(database, connection, checkpoints):
+    claim = await checkpoints.claim(connection, "orders", 0, start=5)
+    assert is_idle(connection), "the claim is committed"
+    async with database.transaction(connection):
+        await pay(connection, "ada", 100)
+        claim = await checkpoints.save(connection, batch_of(5, 8), claim)
+    other = await database.connect()
+    assert await checkpoints.positions(other, "orders") == {0: 8}
+    assert await database.total(connection) == 100
+    async with database.transaction(connection):
+        await checkpoints.save(connection, batch_of(8, 9), claim)
+    assert await checkpoints.positions(connection, "orders") == {0: 9}
+
+
+async def test_a_save_is_undone_with_the_transaction(database, connection, checkpoints):
+    claim = await checkpoints.claim(connection, "orders", 0, start=0)
+    saving = checkpoints.save(connection, batch_of(0, 3), claim)
+    with pytest.raises(ZeroDivisionError):
+        await paid(database, connection, saving, ZeroDivisionError())
+    assert await database.total(connection) == 0
+    await paid(database, connection, checkpoints.save(connection, batch_of(0, 3), claim))
+    assert await database.total(connection) == 100
+    assert await checkpoints.positions(connection, "orders") == {0: 3}
+
+
+async def test_who_was_replaced_changes_nothing(database, connection, checkpoints):
+    zombies = await checkpoints.claim(connection, "orders", 0, start=0)
+    other = await database.connect()
+    mine = await checkpoints.claim(other, "orders", 0, start=77)
+    assert mine.next_offset == 0, "the database says where to go on"
+    saving = checkpoints.save(connection, batch_of(0, 3), zombies)
+    with pytest.raises(Fenced) as caught:
+        await paid(database, connection, saving)
+    assert caught.value.reason == "epoch"
+    assert await database.total(connection) == 0
+    async with database.transaction(other):
+        await checkpoints.save(other, batch_of(0, 2), mine)
+    assert await checkpoints.positions(other, "orders") == {0: 2}
+
+
+async def test_a_batch_is_saved_once(database, connection, checkpoints):
+    claim = await checkpoints.claim(connection, "orders", 0, start=0)
+    async with database.transaction(connection):
+        await checkpoints.save(connection, batch_of(0, 3), claim)
+    saving = checkpoints.save(connection, batch_of(0, 3), claim)
+    with pytest.raises(Fenced) as caught:
+        await paid(database, connection, saving)
+    assert caught.value.reason == "offset"
+    assert await database.total(connection) == 0
+
+
+async def test_an_older_generation_cannot_claim(connection, checkpoints):
+    await checkpoints.claim(connection, "orders", 0, start=0, generation=4)
+    with pytest.raises(Fenced) as caught:
+        await checkpoints.claim(connection, "orders", 0, start=0, generation=3)
+    assert (caught.value.reason, caught.value.generation, caught.value.current) == (
+        "generation", 3, 4,
+    )  # fmt: skip
+    assert is_idle(connection)
+    again = await checkpoints.claim(connection, "orders", 0, start=0, generation=4)
+    assert again.epoch == 2
+
+
+async def test_a_row_that_is_gone_fences(database, connection, checkpoints):
+    claim = await checkpoints.claim(connection, "orders", 0, start=0)
+    async with database.transaction(connection):
+        await checkpoints.forget(connection, "orders")
+    with pytest.raises(Fenced) as caught:
+        async with database.transaction(connection):
+            await checkpoints.save(connection, batch_of(0, 3), claim)
+    assert caught.value.reason == "gone"
+    assert await checkpoints.positions(connection, "orders") == {}
+
+
+async def test_groups_topics_and_partitions_are_apart(database, connection, checkpoints):
+    await checkpoints.claim(connection, "orders", 0, start=1)
+    await checkpoints.claim(connection, "orders", 1, start=2)
+    await checkpoints.claim(connection, "returns", 0, start=3)
+    await DatabaseCheckpoints("audit").claim(connection, "orders", 0, start=4)
+    assert await checkpoints.positions(connection, "orders") == {0: 1, 1: 2}
+    assert await checkpoints.positions(connection, "returns") == {0: 3}
+
+
+async def test_a_claim_is_not_made_in_the_middle_of_a_transaction(
+    database, connection, checkpoints
+):
+    with pytest.raises(UsageError, match="transaction is open"):
+        await paid(database, connection, checkpoints.claim(connection, "orders", 0, start=0))
+
+
+async def test_many_claim_at_once_and_one_holds(database, connection, checkpoints):
+    others = [await database.connect() for _ in range(4)]
+    claims = await asyncio.gather(
+        *(checkpoints.claim(other, "orders", 0, start=0) for other in others)
+    )
+    assert sorted(claim.epoch for claim in claims) == [1, 2, 3, 4]
+
+
+async def test_a_compacted_topic_has_holes(database, connection, checkpoints):
+    claim = await checkpoints.claim(connection, "orders", 0, start=0)
+    async with database.transaction(connection):
+        await checkpoints.save(connection, batch_of(4, 6), claim)
+    assert await checkpoints.positions(connection, "orders") == {0: 6}
+
+
+async def test_a_batch_of_elsewhere_is_refused(connection, checkpoints):
+    claim = await checkpoints.claim(connection, "orders", 0, start=5)
+    for wrong in [batch_of(5, 6, partition=1), batch_of(4, 6), StreamBatch("orders", 0, [], 5)]:
+        with pytest.raises(UsageError):
+            await checkpoints.save(connection, wrong, claim)
+
+
+class TestTheLoop:
+    """On the embedded transport."""
+
+    @pytest.fixture
+    async def transport(self):
+        async with EmbeddedTransport("memory:") as transport:
+            await transport.create_topic("orders", partitions=1)
+            yield transport
+
+    async def test_each_record_takes_effect_once_over_restarts(
+        self, database, connection, checkpoints, transport
+    ):
+        await transport.produce("orders", [b"%d" % number for number in range(10)])
+        total = 0
+        for expected in (3, 6, 9, 10):
+            async with transport.subscribe("orders", "billing") as consumer:
+                async for batch in exactly_once(consumer, checkpoints, connection, records_max=3):
+                    async with database.transaction(connection):
+                        for record in batch:
+                            await pay(connection, "ada", 1 + int(record.value or b""))
+                        await batch.save(connection)
+                    break
+            assert await checkpoints.positions(connection, "orders") == {0: expected}
+            total = await database.total(connection)
+        assert total == 55
+
+    async def test_the_log_follows_the_database(self, database, connection, checkpoints, transport):
+        await transport.produce("orders", [b"1"] * 4)
+        async with transport.subscribe("orders", "billing") as consumer:
+            loop = exactly_once(consumer, checkpoints, connection, records_max=2)
+            for lag in (4, 2):
+                batch = await anext(loop)
+                async with database.transaction(connection):
+                    await batch.save(connection)
+                assert [one.records for one in await transport.lag("orders", "billing")] == [lag]
+                await loop.follow()
+            assert [one.records for one in await transport.lag("orders", "billing")] == [0]
+
+    async def test_a_batch_that_was_not_saved_is_noticed(
+        self, database, connection, checkpoints, transport
+    ):
+        await transport.produce("orders", [b"1"] * 4)
+        async with transport.subscribe("orders", "billing") as consumer:
+            loop = exactly_once(consumer, checkpoints, connection, records_max=1)
+            await anext(loop)
+            with pytest.raises(UsageError, match="not in the database"):
+                await anext(loop)
+
+    async def test_a_transaction_that_was_not_committed_is_noticed(
+        self, database, connection, checkpoints, transport
+    ):
+        await transport.produce("orders", [b"1"] * 4)
+        async with transport.subscribe("orders", "billing") as consumer:
+            loop = exactly_once(consumer, checkpoints, connection, records_max=1)
+            await anext(loop)
+            with pytest.raises(UsageError, match="transaction is open"):
+                await paid(database, connection, anext(loop))
+
+
+class Groups:
+    """Who has the partitions of a topic, as the test says."""
+
+    def __init__(self):
+        self.now = MemberAssignment(1, frozenset({0, 1}))
+
+    def __call__(self, partitions):
+        return self.now
+
+    def give(self, *partitions):
+        self.now = MemberAssignment(self.now.generation + 1, frozenset(partitions))
+
+
+@pytest.fixture
+def plain(tmp_path):
+    connection = sqlite3.connect(tmp_path / "plain.db")
+    connection.execute("CREATE TABLE balances (account TEXT PRIMARY KEY, cents INTEGER)")
+    yield connection
+    connection.close()
+
+
+async def saved(loop, connection):
+    batch = await anext(loop)
+    with connection:
+        await batch.save(connection)
+    return batch
+
+
+async def test_a_partition_that_comes_back_goes_on_where_the_database_is(plain, checkpoints):
+    await checkpoints.create(plain)
+    groups = Groups()
+    async with EmbeddedTransport("memory:") as transport:
+        await transport.create_topic("orders", partitions=2)
+        await transport.produce("orders", [b"1"] * 20)
+        async with transport.subscribe("orders", "billing", assignment=groups) as consumer:
+            loop = exactly_once(consumer, checkpoints, plain, records_max=2)
+            first = await saved(loop, plain)
+            groups.give(1 - first.partition)
+            assert (await saved(loop, plain)).partition == 1 - first.partition
+            # Meanwhile another member goes on with the first partition.
+            claim = await checkpoints.claim(plain, "orders", first.partition, start=0, generation=2)
+            with plain:
+                await checkpoints.save(plain, batch_of(2, 7, first.partition), claim)
+            groups.give(first.partition)
+            batch = await saved(loop, plain)
+            assert (batch.partition, batch.records[0].offset) == (first.partition, 7)
+
+
+async def test_a_rebalance_between_batch_and_save_fences(plain, checkpoints):
+    await checkpoints.create(plain)
+    async with EmbeddedTransport("memory:") as transport:
+        await transport.produce("orders", [b"1"] * 20)
+        async with transport.subscribe("orders", "billing") as consumer:
+            loop = exactly_once(consumer, checkpoints, plain, records_max=2)
+            batch = await anext(loop)
+            await checkpoints.claim(plain, "orders", batch.partition, start=0)
+            with pytest.raises(Fenced):
+                await paid(Database("sqlite3", "", []), plain, batch.save(plain))
+            assert plain.execute("SELECT COUNT(*) FROM balances").fetchone() == (0,)
+            again = exactly_once(consumer, checkpoints, plain, records_max=2)
+            assert (await anext(again)).records[0].offset == batch.records[0].offset
+
+
+async def test_taken_over_after_the_save_is_told_at_the_next_batch(plain, checkpoints):
+    await checkpoints.create(plain)
+    async with EmbeddedTransport("memory:") as transport:
+        await transport.produce("orders", [b"1"] * 20)
+        async with transport.subscribe("orders", "billing") as consumer:
+            loop = exactly_once(consumer, checkpoints, plain, records_max=2)
+            await saved(loop, plain)
+            await checkpoints.claim(plain, "orders", 0, start=0)
+            with pytest.raises(Fenced):
+                await anext(loop)
+            assert (await anext(loop)).records[0].offset == 2
+
+
+async def test_a_database_beyond_the_end_of_the_log_is_an_error(plain, checkpoints):
+    await checkpoints.create(plain)
+    await checkpoints.claim(plain, "orders", 0, start=50)
+    async with EmbeddedTransport("memory:") as transport:
+        await transport.produce("orders", [b"1"] * 20)
+        async with transport.subscribe("orders", "billing") as consumer:
+            with pytest.raises(OffsetOutOfRange):
+                await anext(exactly_once(consumer, checkpoints, plain))
+
+
+async def test_idle_time_lets_the_log_follow(plain, checkpoints):
+    await checkpoints.create(plain)
+    async with EmbeddedTransport("memory:") as transport:
+        await transport.produce("orders", [b"1"] * 20)
+        async with transport.subscribe("orders", "billing") as consumer:
+            loop = exactly_once(consumer, checkpoints, plain, follow_seconds=0.01)
+            await saved(loop, plain)
+            waiting = asyncio.ensure_future(anext(loop))
+            async with asyncio.timeout(30):
+                while (await transport.lag("orders", "billing"))[0].records:
+                    await asyncio.sleep(0.001)
+            await transport.produce("orders", [b"2"])
+            assert [record.value for record in await waiting] == [b"2"]
+
+
+async def test_a_blocking_connection_in_a_thread(tmp_path, checkpoints):
+    plain = sqlite3.connect(tmp_path / "thread.db", check_same_thread=False)
+    await checkpoints.create(plain)
+
+    def work(batch):
+        with plain:
+            batch.save_blocking(plain)
+
+    async with EmbeddedTransport("memory:") as transport:
+        await transport.produce("orders", [b"1"] * 20)
+        async with transport.subscribe("orders", "billing") as consumer:
+            await asyncio.to_thread(work, await anext(exactly_once(consumer, checkpoints, plain)))
+    assert await checkpoints.positions(plain, "orders") == {0: 20}
+    plain.close()
+
+
+async def test_an_asyncio_connection_does_not_block(postgres, checkpoints):
+    database = Database("asyncpg", postgres.dsn, [])
+    try:
+        await clear(database)
+        connection = await database.connect()
+        await checkpoints.create(connection)
+        claim = await checkpoints.claim(connection, "orders", 0, start=0)
+        other = await database.connect()
+        with pytest.raises(UsageError, match="await save"):
+            checkpoints.save_blocking(other, batch_of(0, 1), claim)
+    finally:
+        await database.close()
+
+
+async def test_rows_may_be_dictionaries(plain, checkpoints):
+    await checkpoints.create(plain)
+    plain.row_factory = lambda cursor, row: {
+        column[0]: value for column, value in zip(cursor.description, row, strict=True)
+    }
+    await checkpoints.claim(plain, "orders", 3, start=9)
+    assert await checkpoints.positions(plain, "orders") == {3: 9}
+
+
+async def test_a_schema_kept_elsewhere(plain):
+    checkpoints = DatabaseCheckpoints("billing", table="main.places")
+    plain.execute(checkpoints.definition)
+    await checkpoints.claim(plain, "orders", 0, start=9)
+    assert plain.execute("SELECT next_offset FROM places").fetchone() == (9,)
+
+
+async def test_wrong_names_and_wrong_connections_are_refused():
+    with pytest.raises(InvalidName):
+        DatabaseCheckpoints("billing", table="places; DROP TABLE balances")
+    with pytest.raises(InvalidName):
+        DatabaseCheckpoints("")
+    with pytest.raises(NotSupported, match="driver"):
+        await DatabaseCheckpoints("billing").create(object())
