@@ -17,8 +17,8 @@
     24  durable offset   u64       every record below it was synced before this entry was written
     32  producer id      u64       0: none
     40  producer epoch   u32
-    44  sequence         u32       of the first record, per producer and partition
-    48  transaction mark u16       0: none
+    44  sequence         u32       place of the entry among those of its transaction in the partition
+    48  transaction mark u16       0: none; else which transaction of the producer it belongs to
     50  reserved         u16       0
     52  body length      u32       before compression
     56  previous         u32       header checksum of the entry before: the chain
@@ -106,6 +106,10 @@ class Draft(NamedTuple):
     stored_length: int
     body: Sequence[Buffer]
     checksum: int
+    producer_id: int = 0
+    producer_epoch: int = 0
+    sequence: int = 0
+    transaction_mark: int = 0
 
 
 def draft(
@@ -148,10 +152,10 @@ def seal(
         entry.record_count,
         entry.offset_span,
         durable_offset,
-        0,
-        0,
-        0,
-        0,
+        entry.producer_id,
+        entry.producer_epoch,
+        entry.sequence,
+        entry.transaction_mark,
         0,
         entry.body_length,
         previous,
