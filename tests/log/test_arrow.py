@@ -1,5 +1,7 @@
 """Arrow equals objects, for any batches, slices and chunk sizes."""
 
+import asyncio
+import subprocess
 import sys
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from penstock.log import arrow
 from penstock.log.arrow import read_arrow, read_table, schema, to_batch
 from penstock.log.codec import Codec
 from penstock.log.columns import Columns
+from penstock.log.queue import WalMessageQueue
 from tests.log.strategies import columns, draft_of, machine, read_records, segment_paths
 
 
@@ -136,3 +139,26 @@ def test_header_names_that_are_no_text_are_damage():
         list(read_arrow(one.reader, 0, 1))
     (record,) = read_records(one.reader)
     assert list(record.headers) == ["\ufffd\ufffd"]
+
+
+def test_reading_as_arrow_does_not_import_pandas(tmp_path):
+    """It takes seconds to import, and each worker of Spark would wait for it."""
+    program = (
+        "import sys\n"
+        "from penstock.log.arrow import read_table\n"
+        "from penstock.log.names import PartitionKeys\n"
+        "from penstock.log.reader import PartitionReader\n"
+        "from penstock.stores import DirectoryStore\n"
+        "table = read_table(PartitionReader(DirectoryStore(sys.argv[1]), PartitionKeys('a', 0)), 1, 2)\n"
+        "assert table.num_rows == 1, table\n"
+        "print('pandas' in sys.modules)\n"
+    )
+
+    async def publish():
+        async with WalMessageQueue(tmp_path) as queue:
+            await queue.publish("a", b"one")
+            await queue.publish("a", b"two", key=b"k", headers={"name": b"value"})
+
+    asyncio.run(publish())
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    assert subprocess.run(command, capture_output=True, check=True, text=True).stdout == "False\n"

@@ -58,7 +58,7 @@ def read_arrow(
     while cursor.offset < end and (entries := cursor.fetch(chunk_bytes)):
         for some in _portions(entries):
             batch = to_batch(reader.keys.topic, reader.keys.partition, some)
-            yield _between(batch, start, end)
+            yield between(batch, start, end)
 
 
 def _portions(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
@@ -80,9 +80,9 @@ def read_table(reader: PartitionReader, start: int, end: int) -> pa.Table:
     return _arrow().Table.from_batches(list(read_arrow(reader, start, end)), schema())
 
 
-def _between(batch: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
+def between(batch: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
     """The rows with offsets in the range; a slice, nothing is copied."""
-    offsets = batch.column("offset").to_numpy()
+    offsets = np.frombuffer(batch.column("offset").buffers()[1], np.int64)
     first, last = np.searchsorted(offsets, [start, end]).tolist()
     return batch.slice(first, last - first)
 
@@ -96,11 +96,11 @@ def to_batch(topic: str, partition: int, entries: Sequence[Entry]) -> pa.RecordB
         _binary([_Part(view.key_lengths, view.count, view.key_bytes()) for view in views]),
         _binary([_Part(view.value_lengths, view.count, view.value_bytes()) for view in views]),
         arrow.DictionaryArray.from_arrays(
-            arrow.array(np.zeros(count, np.int8)), arrow.array([topic])
+            numbers(arrow.int8(), np.zeros(count, np.int8)), repeated(topic, 1)
         ),
-        arrow.array(np.full(count, partition, np.int32)),
-        arrow.array(_offsets(views, count)),
-        _timestamps(_times(views)),
+        numbers(arrow.int32(), np.full(count, partition, np.int32)),
+        numbers(arrow.int64(), _offsets(views, count)),
+        numbers(arrow.timestamp("ms", tz="UTC"), _times(views)),
         _headers(views, count),
     ]
     return arrow.RecordBatch.from_arrays(columns, schema=schema())
@@ -127,10 +127,19 @@ def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _timestamps(times: NDArray[np.int64]) -> Any:
+def numbers(kind: Any, values: NDArray[Any]) -> Any:
+    """A column without nulls. ``pyarrow.array`` would import pandas first, which takes seconds."""
     arrow = _arrow()
-    buffers = [None, arrow.py_buffer(np.ascontiguousarray(times))]
-    return arrow.Array.from_buffers(arrow.timestamp("ms", tz="UTC"), len(times), buffers)
+    buffers = [None, arrow.py_buffer(np.ascontiguousarray(values))]
+    return arrow.Array.from_buffers(kind, len(values), buffers)
+
+
+def repeated(text: str, count: int) -> Any:
+    """A column of strings that are all the same."""
+    arrow, data = _arrow(), text.encode()
+    offsets = np.arange(0, (count + 1) * len(data), len(data) or 1, dtype=np.int32)[: count + 1]
+    buffers = [None, arrow.py_buffer(offsets), arrow.py_buffer(data * count)]
+    return arrow.Array.from_buffers(arrow.string(), count, buffers)
 
 
 class _Part(NamedTuple):
@@ -184,7 +193,7 @@ def _headers(views: Sequence[ColumnView], count: int) -> Any:
         raise DamagedEntry(f"header names are no text: {cause}", reason="columns") from cause
     values = _binary([_values_part(view) for view in views])
     pairs = arrow.StructArray.from_arrays([names, values], fields=list(kind.value_type))
-    return arrow.ListArray.from_arrays(arrow.array(offsets), pairs, type=kind)
+    return arrow.ListArray.from_arrays(numbers(arrow.int32(), offsets), pairs, type=kind)
 
 
 def _counts(view: ColumnView) -> Lengths:
