@@ -1,0 +1,147 @@
+"""Parquet files of a table: written by tasks, not part of the table before the commit.
+
+Every file is on the disk, its name included, when the task is done. A task that fails removes its
+own; what a killed one leaves is found by :meth:`WarehouseTable.vacuum`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from penstock.system import Files, OsFiles, System
+
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+STATISTICS_COLUMNS_MAX = 32
+TEXT_MAX = 32
+"""Longer texts would have to be cut, and a cut upper bound is none."""
+OPEN_FILES_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that waits to be part of the table."""
+
+    path: str
+    """Within the table's folder."""
+    size: int
+    partition_values: Mapping[str, str | None]
+    statistics: str
+    """As JSON, as the table's log has it."""
+
+
+def write_files(
+    folder: str,
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    partition_by: Sequence[str],
+    file_rows_max: int,
+    files: Files | None = None,
+) -> tuple[WrittenFile, ...]:
+    """Write rows into new files below the folder; none when there are no rows."""
+    files = files or OsFiles()
+    name = f"part-{System().random.getrandbits(128):032x}-{{i}}.parquet"
+    written: list[Any] = []
+    try:
+        ds.write_dataset(
+            _rows_only(batches), folder, schema=schema, format="parquet",
+            basename_template=name, partitioning=_partitioning(schema, partition_by),
+            existing_data_behavior="overwrite_or_ignore", file_visitor=written.append,
+            max_rows_per_file=file_rows_max, max_rows_per_group=min(file_rows_max, 1 << 20),
+            max_open_files=OPEN_FILES_MAX, max_partitions=1 << 16,
+        )  # fmt: skip
+        _make_durable(folder, [one.path for one in written], files)
+    except BaseException:
+        remove_files(folder, [os.path.relpath(one.path, folder) for one in written], files)
+        raise
+    return tuple(_described(folder, one, partition_by) for one in written)
+
+
+def remove_files(folder: str, paths: Iterable[str], files: Files | None = None) -> None:
+    """Remove files that did not become part of the table."""
+    files = files or OsFiles()
+    for path in paths:
+        try:
+            files.unlink(os.path.join(folder, path))
+        except FileNotFoundError:
+            continue
+
+
+def _rows_only(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """An empty batch would make an empty file."""
+    return (batch for batch in batches if batch.num_rows)
+
+
+def _partitioning(schema: pa.Schema, names: Sequence[str]) -> ds.Partitioning | None:
+    if not names:
+        return None
+    return ds.partitioning(pa.schema([schema.field(name) for name in names]), flavor="hive")
+
+
+def _make_durable(folder: str, paths: Sequence[str], files: Files) -> None:
+    for path in paths:
+        descriptor = files.open(path)
+        try:
+            files.sync(descriptor)
+        finally:
+            files.close(descriptor)
+    for place in sorted({parent for path in paths for parent in _parents(folder, path)}):
+        files.sync_directory(place)
+
+
+def _parents(folder: str, path: str) -> Iterator[str]:
+    place = os.path.dirname(os.path.abspath(path))
+    top = os.path.abspath(folder)
+    while place != top:
+        yield place
+        place = os.path.dirname(place)
+    yield top
+
+
+def _described(folder: str, written: Any, partition_by: Sequence[str]) -> WrittenFile:
+    path = os.path.relpath(written.path, folder)
+    return WrittenFile(
+        path=path,
+        size=written.size,
+        partition_values=dict(_partition_values(path)) if partition_by else {},
+        statistics=json.dumps(statistics_of(written.metadata)),
+    )
+
+
+def _partition_values(path: str) -> Iterator[tuple[str, str | None]]:
+    for part in os.path.dirname(path).split(os.sep):
+        name, _, value = part.partition("=")
+        yield unquote(name), None if value == NULL_PARTITION else unquote(value)
+
+
+def statistics_of(metadata: pq.FileMetaData) -> dict[str, Any]:
+    """Rows, and for simple columns the smallest and largest value: readers skip files by them."""
+    found: dict[str, Any] = {"numRecords": metadata.num_rows}
+    bounds = {"minValues": min, "maxValues": max}
+    for number in range(min(metadata.num_columns, STATISTICS_COLUMNS_MAX)):
+        groups = [metadata.row_group(n).column(number) for n in range(metadata.num_row_groups)]
+        name = groups[0].path_in_schema if groups else ""
+        kept = [group.statistics for group in groups]
+        if not groups or "." in name or not all(one and one.has_min_max for one in kept):
+            continue
+        for key, choose in bounds.items():
+            value = choose(one.min if choose is min else one.max for one in kept)
+            if _is_simple(value):
+                found.setdefault(key, {})[name] = value
+    return found
+
+
+def _is_simple(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) <= TEXT_MAX
+    if isinstance(value, float):
+        return value == value and abs(value) != float("inf")
+    return isinstance(value, int) and not isinstance(value, bool)
