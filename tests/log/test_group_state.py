@@ -168,6 +168,8 @@ def test_the_fence_names_its_reason():
             "generation": generation,
             "current": 2,
             "reason": reason,
+            "topic": "t" if reason == "partition" else None,
+            "partition": partition if reason == "partition" else None,
         }
 
 

@@ -69,11 +69,11 @@ class Deadlines:
             del self._timers[seconds], self._queues[seconds]
 
 
-def check_seconds(seconds: object) -> None:
+def check_seconds(seconds: object, option: str = "timeout") -> None:
     """InvalidOption unless it is a number of seconds: every wait has a deadline."""
     if not isinstance(seconds, int | float) or seconds < 0:
         raise InvalidOption(
-            f"timeout is {seconds!r}; it is a number of seconds, at least 0", option="timeout"
+            f"{option} is {seconds!r}; it is a number of seconds, at least 0", option=option
         )
 
 

@@ -30,7 +30,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 from penstock.errors import InvalidOption
@@ -58,6 +59,8 @@ LEASE_SECONDS_MAX = 3_600.0
 TIMEOUT_SECONDS = 30.0
 
 _T = TypeVar("_T")
+Write = Callable[[Offsets], dict[TopicPartition, int]]
+"""Moves offsets of a group forward, durably; for who holds the group's lock."""
 
 
 class GroupCoordinator:
@@ -67,6 +70,10 @@ class GroupCoordinator:
     A member that does not call ``heartbeat()`` for ``lease_seconds`` is taken for dead. No call
     takes longer than ``timeout`` seconds; after DeadlineExceeded, and after a cancelled call, the
     change may have happened or may still happen.
+
+    ``recover`` is called under the group's lock before a member reads where to go on: it finishes
+    what a member that died had decided and not written yet. ``on_change`` is called, on any
+    thread, when this coordinator has moved partitions.
     """
 
     def __init__(
@@ -78,6 +85,8 @@ class GroupCoordinator:
         lease_seconds: float = LEASE_SECONDS,
         timeout: float = TIMEOUT_SECONDS,
         offsets: PersistentBackingStore | None = None,
+        recover: Callable[[Write], None] | None = None,
+        on_change: Callable[[], None] | None = None,
     ) -> None:
         if not LEASE_SECONDS_MIN <= lease_seconds <= LEASE_SECONDS_MAX:
             raise InvalidOption(
@@ -91,21 +100,28 @@ class GroupCoordinator:
         self._offsets = offsets
         self._lease_ms = round(lease_seconds * 1_000)
         self._timeout = timeout
-        self._file = GroupFile(store, group, self.system.clock, timeout)
+        self._recover = recover
+        self._file = GroupFile(store, group, self.system.clock, timeout, on_change)
         self._offset_files: dict[TopicPartition, OffsetFile] = {}
 
     async def join(
-        self, topics: Mapping[str, int], *, strategy: AssignmentStrategy | str | None = None
+        self,
+        topics: Mapping[str, int],
+        *,
+        strategy: AssignmentStrategy | str | None = None,
+        name: str | None = None,
+        guard: Callable[[], None] | None = None,
     ) -> Member:
         """Become a member that reads these topics, given with their partition counts.
 
         All members use the strategy of the first one, STICKY unless it said otherwise; asking for
-        another raises InvalidOption. If the call is cancelled, a member may stay behind until its
-        lease runs out.
+        another raises InvalidOption. ``name`` is what the id begins with. ``guard`` is called under
+        the group's lock; what it raises keeps the member out. If the call is cancelled, a member
+        may stay behind until its lease runs out.
         """
         wanted = checked_topics(topics)
-        chosen = None if strategy is None else _strategy(strategy)
-        name = f"{self.system.random.getrandbits(128):032x}"
+        chosen = None if strategy is None else checked_strategy(strategy)
+        name = self._new_id(name)
         newcomer = GroupMember(
             lease_expires_ms=0,
             lease_ms=self._lease_ms,
@@ -114,8 +130,19 @@ class GroupCoordinator:
             topics=wanted,
         )
         member = Member(self, name, self._lease_ms / 1_000)
-        await member.begin(lambda state, now: joined(state, name, newcomer, chosen, now))
+
+        def join(state: GroupState, now: int) -> GroupState:
+            if guard is not None:
+                guard()
+            return joined(state, name, newcomer, chosen, now)
+
+        await member.begin(join)
         return member
+
+    def _new_id(self, name: str | None) -> str:
+        """Never used before: a member that was away must not be taken for one that came after."""
+        number = f"{self.system.random.getrandbits(128):032x}"
+        return number if name is None else f"{check_name('member', name)}-{number}"
 
     async def describe(self) -> GroupState:
         """The group as it is now: generation, members, leases, owners."""
@@ -130,19 +157,53 @@ class GroupCoordinator:
         fence(state, member, generation, [partition])
 
     async def commit(
-        self, member: str, generation: int, offsets: Offsets
+        self,
+        member: str,
+        generation: int,
+        offsets: Offsets,
+        *,
+        write: Callable[[], object] | None = None,
+        backwards: bool = False,
     ) -> dict[TopicPartition, int]:
         """Move offsets forward, durably, if all partitions are this member's; else Fenced.
 
         Nothing is written when one is refused. A crash may leave some partitions forward and others
-        not. Offsets never go back; the answer says where each stands.
+        not. Offsets never go back, unless the caller says so; the answer says where each stands.
+        ``write`` is called between the check and the commit, as in :meth:`committing`.
         """
         for offset in offsets.values():
             check_offset(offset)
-        wanted = {TopicPartition(*one): offset for one, offset in offsets.items()}
-        return await self.off_loop(
-            lambda: self._commit(member, generation, wanted), "commit the offsets"
-        )
+
+        def job() -> dict[TopicPartition, int]:
+            with self._file.fenced(member, generation, offsets):
+                if write is not None:
+                    write()
+                return self._reset(offsets) if backwards else self._write(offsets)
+
+        return await self.off_loop(job, "commit the offsets")
+
+    @contextmanager
+    def committing(self, member: str, generation: int, offsets: Offsets) -> Iterator[None]:
+        """Hold the group while the owner of these partitions writes something of its own.
+
+        Blocking: for a thread. Raises Fenced, before the body, unless all partitions are this
+        member's. What the body makes durable is written by the owner: nobody joins, leaves or
+        commits meanwhile. The offsets move when the body ends, and not when it raises. After a
+        crash in between, ``recover`` has to finish it.
+        """
+        with self._file.fenced(member, generation, offsets):
+            yield
+            self._write(offsets)
+
+    async def recovered(self) -> None:
+        """Return when nothing is left of those who died on the way; then offsets may be read."""
+        if self._recover is not None:
+            await self.off_loop(self._run_recovery, "finish what a member left behind")
+
+    def _run_recovery(self) -> None:
+        assert self._recover is not None
+        with self._file.locked():
+            self._recover(self._write)
 
     async def committed(
         self, partitions: Iterable[tuple[str, int]]
@@ -163,14 +224,17 @@ class GroupCoordinator:
         """Run a blocking call in a thread, for at most the timeout."""
         return await within(self._timeout, asyncio.to_thread(job), what)
 
-    def _commit(
-        self, member: str, generation: int, wanted: dict[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
-        with self._file.fenced(member, generation, wanted):
-            now = self.system.clock.time_ms()
-            return {
-                one: self._offset_file(one).commit(offset, now) for one, offset in wanted.items()
-            }
+    def _write(self, offsets: Offsets) -> dict[TopicPartition, int]:
+        now = self.system.clock.time_ms()
+        wanted = {TopicPartition(*one): offset for one, offset in offsets.items()}
+        return {one: self._offset_file(one).commit(offset, now) for one, offset in wanted.items()}
+
+    def _reset(self, offsets: Offsets) -> dict[TopicPartition, int]:
+        now = self.system.clock.time_ms()
+        wanted = {TopicPartition(*one): offset for one, offset in offsets.items()}
+        for one, offset in wanted.items():
+            self._offset_file(one).reset(offset, now)
+        return wanted
 
     def _committed(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         found = {one: self._offset_file(one).read() for one in wanted}
@@ -185,11 +249,14 @@ class GroupCoordinator:
         return file
 
 
-def _strategy(name: AssignmentStrategy | str) -> AssignmentStrategy:
+def checked_strategy(
+    name: AssignmentStrategy | str, option: str = "strategy"
+) -> AssignmentStrategy:
+    """The strategy of this name; ``round-robin`` is ``round_robin``."""
     try:
-        return AssignmentStrategy(name)
+        return AssignmentStrategy(str(name).replace("-", "_"))
     except ValueError:
         known = ", ".join(AssignmentStrategy)
         raise InvalidOption(
-            f"there is no strategy {name!r}: use one of {known}", option="strategy"
+            f"there is no {option} {name!r}: use one of {known}", option=option
         ) from None

@@ -6,7 +6,8 @@
 
 The checksum is over everything but itself. The file is replaced as a whole, atomically, so it is
 never torn: a wrong checksum is damage. The lock is a key of its own, because a lock on a file that
-is replaced keeps nobody away from the new one.
+is replaced keeps nobody away from the new one. So is the bell, eight bytes that are written in place
+when partitions move, because a watch on a file that is replaced does not see the new one.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from crc32c import crc32c
 
 from penstock.errors import DamagedFile, KeyNotFound, LimitReached, UnsupportedFormat
 from penstock.log.group_state import GroupState, emptied, fence
-from penstock.log.names import check_name, group_lock_key, group_state_key
+from penstock.log.names import check_name, group_bell_key, group_lock_key, group_state_key
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import Clock
 
 MAGIC = b"PGRP"
 VERSION = 1
+RINGS_MAX = 1 << 63
 STATE_BYTES_MAX = 4 * 1024 * 1024
 _FRONT = struct.Struct("<4sHHI")
 _CHECKSUM = struct.Struct("<I")
+_RINGS = struct.Struct("<Q")
 _PAYLOAD_AT = _FRONT.size + _CHECKSUM.size
 _UNDECODABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
@@ -40,9 +43,15 @@ class GroupFile:
     """The state of one group in a store. Blocking and thread-safe, as the store is."""
 
     def __init__(
-        self, store: PersistentBackingStore, group: str, clock: Clock, lock_seconds: float
+        self,
+        store: PersistentBackingStore,
+        group: str,
+        clock: Clock,
+        lock_seconds: float,
+        on_change: Callable[[], None] | None = None,
     ) -> None:
         self._store = store
+        self._on_change = on_change
         self._group = check_name("group", group)
         self._clock = clock
         self._lock_seconds = lock_seconds
@@ -62,11 +71,13 @@ class GroupFile:
 
     def change(self, change: Change) -> GroupState:
         """The next state, durable on return. A crash leaves the one before or this one."""
-        with self._locked():
+        with self.locked():
             before = self.read()
             after = change(before, self._clock.time_ms())
             if after != before:
                 self._write(after)
+            if after.shape() != before.shape():
+                self._ring()
             return after
 
     @contextmanager
@@ -78,7 +89,7 @@ class GroupFile:
         Whatever is done inside is done by their owner: nobody can take them over meanwhile. A
         process that is stopped inside holds up the group until it goes on or is killed.
         """
-        with self._locked():
+        with self.locked():
             fence(self.read(), member, generation, partitions)
             yield
 
@@ -87,19 +98,28 @@ class GroupFile:
 
         Generations of damaged groups are not known. The time in milliseconds is above them.
         """
-        with self._locked():
+        with self.locked():
             try:
                 before = self.read()
             except DamagedFile:
                 before = GroupState(group=self._group)
             after = emptied(before, max(before.generation + 1, self._clock.time_ms()))
             self._write(after)
+            self._ring()
             return after
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
+        """Hold the group as it is: nobody joins, leaves or commits meanwhile."""
         with self._store.lock(group_lock_key(self._group), self._lock_seconds):
             yield
+
+    def _ring(self) -> None:
+        """Tell the members that there is something to see. Who misses it sees it a heartbeat later."""
+        key = group_bell_key(self._group)
+        self._store.write_at(key, 0, [_RINGS.pack(rings(self._store, self._group) + 1)])
+        if self._on_change is not None:
+            self._on_change()
 
     def _write(self, state: GroupState) -> None:
         payload = msgspec.json.encode(state)
@@ -150,3 +170,12 @@ class GroupFile:
 
 def _checksum(front: bytes, payload: bytes) -> bytes:
     return _CHECKSUM.pack(crc32c(payload, crc32c(front)))
+
+
+def rings(store: PersistentBackingStore, group: str) -> int:
+    """How often the bell of a group rang; a count that is lost begins anew."""
+    try:
+        data = store.read(group_bell_key(group), 0, _RINGS.size)
+    except KeyNotFound:
+        return 0
+    return int(_RINGS.unpack(data)[0] % RINGS_MAX) if len(data) == _RINGS.size else 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from penstock.errors import Closed, Fenced, Forked
@@ -17,6 +18,7 @@ from penstock.log.group_state import (
     TopicPartition,
     checked_topics,
     departed,
+    member_of,
     released,
     renewed,
     resubscribed,
@@ -93,14 +95,31 @@ class Member:
         """
         return await self._change(lambda state, now: renewed(state, self.id, now))
 
-    async def release(self) -> Rebalance | None:
-        """Give away all of ``releasing``: the work on it has stopped and is committed.
+    async def look(self) -> Rebalance | None:
+        """See what changed for this member, as ``heartbeat()``, without a write and without a lock.
+
+        The lease stays as it is.
+        """
+        async with self._order:
+            self._check_usable()
+            state = await self._coordinator.describe()
+            self._check_usable()
+            try:
+                member_of(state, self.id, self.generation)
+            except Fenced:
+                self._forget()
+                raise
+            return self._take(state)
+
+    async def release(self, partitions: Partitions | None = None) -> Rebalance | None:
+        """Give away all of ``releasing``, or some: the work on it has stopped and is committed.
 
         It is not this member's from the moment of the call, even if the call fails; then the
         others get it after the next ``release()``, or when the lease runs out.
         """
         async with self._order:
-            gone, self._releasing = self._releasing, NO_PARTITIONS
+            gone = self._releasing if partitions is None else self._releasing & partitions
+            self._releasing -= gone
             return await self._call(lambda state, now: released(state, self.id, gone, now))
 
     async def resubscribe(self, topics: Mapping[str, int]) -> Rebalance | None:
@@ -108,14 +127,31 @@ class Member:
         wanted = checked_topics(topics)
         return await self._change(lambda state, now: resubscribed(state, self.id, wanted, now))
 
-    async def commit(self, offsets: Offsets) -> dict[TopicPartition, int]:
+    async def commit(
+        self,
+        offsets: Offsets,
+        *,
+        write: Callable[[], object] | None = None,
+        backwards: bool = False,
+    ) -> dict[TopicPartition, int]:
         """Move the group's offsets forward, durably; see ``GroupCoordinator.commit``.
 
         Raises Fenced, and writes nothing, when the member is behind the group's generation or does
         not own all of these partitions.
         """
         self._check_usable()
-        return await self._coordinator.commit(self.id, self.generation, offsets)
+        return await self._coordinator.commit(
+            self.id, self.generation, offsets, write=write, backwards=backwards
+        )
+
+    def committing(self, offsets: Offsets) -> AbstractContextManager[None]:
+        """Hold the group while something is written with these offsets; blocking, for a thread.
+
+        See ``GroupCoordinator.committing``. When it raises Fenced with the reason ``generation``,
+        ``look()`` and try again: the partitions may still be this member's.
+        """
+        self._check_usable()
+        return self._coordinator.committing(self.id, self.generation, offsets)
 
     async def leave(self) -> None:
         """Give everything away. Commit first. Idempotent.

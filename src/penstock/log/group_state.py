@@ -72,6 +72,15 @@ class GroupState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         found = self.members.get(member)
         return NO_PARTITIONS if found is None else _as_set(found.assigned)
 
+    def shape(self) -> object:
+        """All but the leases: when this changes, a member has something to do."""
+        owners = {name: (one.assigned, one.owned) for name, one in self.members.items()}
+        return self.generation, owners
+
+    def readers(self, topic: str) -> list[str]:
+        """The members that read a topic, in order."""
+        return sorted(name for name, one in self.members.items() if topic in one.topics)
+
     def waiting_for_release(self) -> Partitions:
         """What has an owner that has yet to release it."""
         return frozenset[TopicPartition]().union(
@@ -135,13 +144,13 @@ def renewed(state: GroupState, name: str, now_ms: int) -> GroupState:
 
     A member that comes late, but before anybody noticed, is kept: nobody else was given its part.
     """
-    mine = _member(state, name).renewed(now_ms)
+    mine = member_of(state, name).renewed(now_ms)
     return _with(state, {**expired(state, now_ms), name: mine})
 
 
 def resubscribed(state: GroupState, name: str, topics: dict[str, int], now_ms: int) -> GroupState:
     """With other topics, or other partition counts, of this member."""
-    mine = replace(_member(state, name).renewed(now_ms), topics=topics)
+    mine = replace(member_of(state, name).renewed(now_ms), topics=topics)
     members = {**expired(state, now_ms), name: mine}
     if topics == state.members[name].topics:
         return _with(state, members)
@@ -161,6 +170,11 @@ def departed(state: GroupState, name: str, now_ms: int) -> GroupState:
     present = expired(state, now_ms)
     present.pop(name, None)
     return _with(state, present)
+
+
+def swept(state: GroupState, now_ms: int) -> GroupState:
+    """Without those whose lease ran out."""
+    return _with(state, expired(state, now_ms))
 
 
 def emptied(state: GroupState, generation: int) -> GroupState:
@@ -184,7 +198,7 @@ def fence(
     state: GroupState, member: str, generation: int, partitions: Iterable[tuple[str, int]]
 ) -> None:
     """Return when the member is of this generation and owns all of these; else raise Fenced."""
-    _member(state, member, generation)
+    member_of(state, member, generation)
     if generation != state.generation:
         why = (
             f"generation {generation} is over, it is {state.generation}: heartbeat() tells what is "
@@ -195,10 +209,11 @@ def fence(
     for topic, partition in partitions:
         if (topic, partition) not in owned:
             why = f"partition {partition} of {topic!r} belongs to another member, or to nobody"
-            raise _fenced(state, member, generation, "partition", why)
+            raise _fenced(state, member, generation, "partition", why, (topic, partition))
 
 
-def _member(state: GroupState, name: str, generation: int | None = None) -> GroupMember:
+def member_of(state: GroupState, name: str, generation: int | None = None) -> GroupMember:
+    """The member of this name; Fenced when the group went on without it."""
     found = state.members.get(name)
     if found is None:
         why = "it was removed because its lease ran out, or by a reset: stop, and join again"
@@ -207,8 +222,14 @@ def _member(state: GroupState, name: str, generation: int | None = None) -> Grou
 
 
 def _fenced(
-    state: GroupState, member: str, generation: int | None, reason: str, why: str
+    state: GroupState,
+    member: str,
+    generation: int | None,
+    reason: str,
+    why: str,
+    place: tuple[str, int] | None = None,
 ) -> Fenced:
+    topic, partition = place or (None, None)
     return Fenced(
         f"member {member} of group {state.group!r} is refused: {why}",
         group=state.group,
@@ -216,6 +237,8 @@ def _fenced(
         generation=generation,
         current=state.generation,
         reason=reason,
+        topic=topic,
+        partition=partition,
     )
 
 
@@ -263,7 +286,7 @@ def _shared_topics(state: GroupState) -> list[list[str]]:
         return [[topic] for topic in topics]
     together: dict[tuple[str, ...], list[str]] = {}
     for topic in topics:
-        together.setdefault(tuple(_readers(state, topic)), []).append(topic)
+        together.setdefault(tuple(state.readers(topic)), []).append(topic)
     return list(together.values())
 
 
@@ -272,17 +295,13 @@ def _assigned(state: GroupState, topics: list[str]) -> dict[str, list[TopicParti
     counts = state.partitions()
     numbered = [TopicPartition(topic, one) for topic in topics for one in range(counts[topic])]
     number_of = {partition: number for number, partition in enumerate(numbered)}
-    readers = _readers(state, topics[0])
+    readers = state.readers(topics[0])
     before = {
         name: [number_of[one] for one in state.owned_by(name) if one in number_of]
         for name in readers
     }
     found: Assignment = assign(state.strategy, len(numbered), readers, before)
     return {name: [numbered[number] for number in numbers] for name, numbers in found.items()}
-
-
-def _readers(state: GroupState, topic: str) -> list[str]:
-    return sorted(name for name, one in state.members.items() if topic in one.topics)
 
 
 def _as_set(stored: Mapping[str, tuple[int, ...]]) -> Partitions:

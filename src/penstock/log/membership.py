@@ -5,6 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, ExitStack
 
 from penstock.errors import DamagedFile, DeadlineExceeded, SubscriberBusy
+from penstock.log.group_file import GroupFile
+from penstock.log.group_state import swept
+from penstock.log.names import group_state_key
 from penstock.log.offsets import LOCK_TIMEOUT_SECONDS, OffsetFile
 from penstock.log.open_topic import OpenTopic
 from penstock.log.places import Place, Position, resolve_start
@@ -35,6 +38,7 @@ class Membership:
         """Claim the name, register it when it is new, and find where to go on."""
         claim = self._claim_name()
         try:
+            self._check_members()
             self.places = [self._place(number) for number in range(len(self.topic.logs))]
             self._find_places()
             # Others may have appended between the opening of the topic and the watch on it.
@@ -55,6 +59,7 @@ class Membership:
         with ExitStack() as stack:
             if not self.held:
                 stack.push(self._claim_name())
+                self._check_members()
             if self._name in self._file.read().subscribers:
                 self._file.remove_subscriber(self._name)
             for log in self.topic.logs:
@@ -82,13 +87,31 @@ class Membership:
         try:
             claim.__enter__()
         except DeadlineExceeded:
-            raise SubscriberBusy(
-                f"subscriber {self._name!r} of {self.topic.name!r} is in use, here or in another "
-                "process: use another name, or close that one",
-                subscriber=self._name,
-                topic=self.topic.name,
-            ) from None
+            raise self._busy("is in use, here or in another process") from None
         return claim
+
+    def _check_members(self) -> None:
+        """SubscriberBusy when the name is a group's that has live members.
+
+        Who joins a group looks, under the same lock, whether the name is claimed.
+        """
+        if not self._store.exists(group_state_key(self._name)):
+            return
+        state = self._group().change(swept)
+        if members := state.readers(self.topic.name):
+            raise self._busy(f"is a consumer group with {len(members)} members")
+
+    def _group(self) -> GroupFile:
+        clock = self.topic.around.system.clock
+        return GroupFile(self._store, self._name, clock, LOCK_TIMEOUT_SECONDS)
+
+    def _busy(self, why: str) -> SubscriberBusy:
+        return SubscriberBusy(
+            f"subscriber {self._name!r} of {self.topic.name!r} {why}: use another name, or close "
+            "that one",
+            subscriber=self._name,
+            topic=self.topic.name,
+        )
 
     def _place(self, number: int) -> Place:
         return Place(self.topic, number, self._file_of(number))

@@ -92,3 +92,8 @@ def group_state_key(group: str) -> str:
 def group_lock_key(group: str) -> str:
     """What is locked while a group changes, or while one of its members commits."""
     return f"groups/{group}/members/lock"
+
+
+def group_bell_key(group: str) -> str:
+    """What is written, in place, when partitions of a group move: members watch it."""
+    return f"groups/{group}/members/bell"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.log.lag import PartitionLag
-from penstock.transports.assignment import AssignmentSource, MemberAssignment, whole_topic
+from penstock.transports.assignment import MemberAssignment, OnRevoke
 from penstock.transports.base import Consumer, Transport
 from penstock.transports.capabilities import Capabilities
 from penstock.transports.options import check_options
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from penstock.transports.embedded import EmbeddedTransport
 
 __all__ = [
-    "AssignmentSource",
     "Capabilities",
     "Consumer",
     "EmbeddedTransport",
     "MemberAssignment",
+    "OnRevoke",
     "PartitionLag",
     "Produced",
     "StartPosition",
@@ -31,7 +31,6 @@ __all__ = [
     "check_options",
     "open_transport",
     "shared_registry",
-    "whole_topic",
 ]
 
 

@@ -1,10 +1,9 @@
-"""Where the assignment of partitions comes in: who coordinates a group tells a member what it has."""
+"""What a member of a group has, and what it does when it has to give something away."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,15 +15,9 @@ class MemberAssignment:
     partitions: frozenset[int]
 
 
-class AssignmentSource(Protocol):
-    """Tells what a member has. It is asked often, so it answers from memory and never waits."""
+OnRevoke = Callable[[frozenset[int]], Awaitable[None]]
+"""Called with partitions that go to another member: finish and commit what was delivered of them.
 
-    def __call__(self, partitions: int) -> MemberAssignment:
-        """What the member has now of a topic with so many partitions."""
-        ...
-
-
-@lru_cache(maxsize=64)
-def whole_topic(partitions: int) -> MemberAssignment:
-    """The assignment of a member that is alone in its group."""
-    return MemberAssignment(0, frozenset(range(partitions)))
+Nothing more of them is delivered, and their commits still count while it runs. When it returns, or
+its time is up, they are given away.
+"""

@@ -17,7 +17,7 @@ from typing import Any, Self
 from penstock.errors import NotSupported
 from penstock.log.lag import PartitionLag
 from penstock.stores.base import PersistentBackingStore
-from penstock.transports.assignment import AssignmentSource, MemberAssignment, whole_topic
+from penstock.transports.assignment import MemberAssignment, OnRevoke
 from penstock.transports.capabilities import Capabilities
 from penstock.transports.records import Produced, StartPosition, StreamBatch
 
@@ -154,13 +154,13 @@ class Transport(ABC):
         *,
         start: StartPosition = "earliest",
         requires: Iterable[str] = (),
-        assignment: AssignmentSource = whole_topic,
+        on_revoke: OnRevoke | None = None,
         **options: Any,
     ) -> Consumer:
         """A member of a group: goes on where the group committed, a new group at ``start``.
 
         ``requires`` names capabilities that will be used: NotSupported when one is missing.
-        ``assignment`` tells which partitions the member has, where the caller coordinates that.
+        ``on_revoke`` is awaited with partitions that go to another member, before they go.
         """
 
     @abstractmethod

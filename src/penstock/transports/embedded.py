@@ -7,26 +7,35 @@ import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import msgspec
 
 from penstock.errors import InvalidOption
+from penstock.log.deadlines import check_seconds, within
+from penstock.log.group_bell import GroupBells
+from penstock.log.group_coordinator import LEASE_SECONDS, GroupCoordinator, checked_strategy
+from penstock.log.group_session import GroupSession
+from penstock.log.group_subscription import GroupSubscription
 from penstock.log.lag import PartitionLag, lag_of, topic_state
 from penstock.log.names import check_name
 from penstock.log.queue import WalMessageQueue
 from penstock.log.topic import TopicConfig, TopicFile
 from penstock.stores.base import PersistentBackingStore
-from penstock.transports.assignment import AssignmentSource, whole_topic
+from penstock.system import System
+from penstock.transports.assignment import OnRevoke
 from penstock.transports.base import CLOSE_TIMEOUT_SECONDS, PRODUCE_TIMEOUT_SECONDS, Transport
 from penstock.transports.capabilities import Capabilities
-from penstock.transports.embedded_consumer import EmbeddedConsumer
+from penstock.transports.embedded_consumer import EmbeddedConsumer, MakeSession
 from penstock.transports.options import check_options
 from penstock.transports.records import Produced, StartPosition
 
 CAPABILITIES = Capabilities(
     create_topics=True,
     keyed_routing=True,
+    groups=True,
+    rebalance=True,
     seek=True,
     seek_time=True,
     pause=True,
@@ -39,6 +48,8 @@ CAPABILITIES = Capabilities(
 """What it can do on every store; durable and shared depend on the store."""
 
 QUEUE_OPTIONS = frozenset(inspect.signature(WalMessageQueue).parameters) - {"store", "read_only"}
+GROUP_OPTIONS = frozenset({"assignor", "lease_seconds", "member", "release_seconds"})
+RELEASE_SECONDS = 5.0
 TOPIC_OPTIONS = frozenset(TopicConfig.__struct_fields__) - {"partitions"}
 
 
@@ -47,8 +58,9 @@ class EmbeddedTransport(Transport):
 
     ``log:./data`` keeps them in a directory, ``memory:`` in the process. Options are those of
     ``WalMessageQueue``, options of topics those of ``TopicConfig``. What ``produce`` acknowledged is
-    as safe as the topic's ``fsync`` says. A group has one live member over all processes; a second
-    one gets SubscriberBusy when it opens.
+    as safe as the topic's ``fsync`` says. Any number of consumers, in any number of processes, may
+    be members of a group. A group's name may be a durable subscriber's of the log at another time;
+    while one uses it, the other gets SubscriberBusy.
     """
 
     name = "embedded"
@@ -60,6 +72,9 @@ class EmbeddedTransport(Transport):
         self._defaults = options.get("defaults") or TopicConfig()
         self.queue = WalMessageQueue(store, **options)
         kept = self.queue.store.capabilities
+        self._system: System = options.get("system") or System()
+        self._consumers: set[EmbeddedConsumer] = set()
+        self._bells: GroupBells | None = None
         self.capabilities = replace(CAPABILITIES, durable=kept.durable, shared=kept.shared)
 
     @classmethod
@@ -79,7 +94,13 @@ class EmbeddedTransport(Transport):
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> None:
         """Commit what was accepted, close the consumers, let go; DeadlineExceeded if too slow."""
-        await self.queue.close(timeout)
+        try:
+            closing = asyncio.gather(*(one.close() for one in list(self._consumers)))
+            await within(timeout, closing, "leave the groups")
+        finally:
+            if self._bells is not None:
+                self._bells.close()
+            await self.queue.close(timeout)
 
     async def produce(
         self,
@@ -103,15 +124,56 @@ class EmbeddedTransport(Transport):
         *,
         start: StartPosition = "earliest",
         requires: Iterable[str] = (),
-        assignment: AssignmentSource = whole_topic,
+        on_revoke: OnRevoke | None = None,
         **options: Any,
     ) -> EmbeddedConsumer:
-        """The one live member of a group; SubscriberBusy when it opens and there is another."""
+        """A member of a group; goes on where the group committed, a new group at ``start``.
+
+        Options: ``assignor`` is how the partitions are shared, ``"sticky"`` (the default),
+        ``"range"`` or ``"round-robin"``, the same for all members. ``lease_seconds`` (10) is after
+        how long a member that does not answer is taken for dead. ``release_seconds`` (5) is how
+        long it may take to finish a partition that goes to another member: ``on_revoke``, or
+        without one the commit of what was delivered. ``member`` is what the member's id begins
+        with.
+        """
         check_name("topic", topic)
         check_name("group", group)
-        check_options("a subscription of the embedded transport", options, ())
+        check_options("a subscription of the embedded transport", options, GROUP_OPTIONS)
         self.require(requires, start)
-        return EmbeddedConsumer(self.queue, topic, group, start, assignment)
+        subscription = GroupSubscription(self.queue, topic, group, start)
+        make = self._session_maker(group, **options)
+        consumer = EmbeddedConsumer(subscription, make, on_revoke, self._consumers)
+        return consumer
+
+    def _session_maker(
+        self,
+        group: str,
+        *,
+        assignor: str | None = None,
+        lease_seconds: float = LEASE_SECONDS,
+        release_seconds: float = RELEASE_SECONDS,
+        member: str | None = None,
+    ) -> MakeSession:
+        if self._bells is None:
+            self._bells = GroupBells(self.queue.store)
+        bells = self._bells
+        check_seconds(release_seconds, "release_seconds")
+        coordinator = GroupCoordinator(
+            self.queue.store,
+            group,
+            system=self._system,
+            lease_seconds=lease_seconds,
+            offsets=self.queue.offsets,
+            on_change=lambda: bells.ring(group),
+        )
+        return partial(
+            GroupSession,
+            coordinator,
+            bells,
+            release_seconds=release_seconds,
+            strategy=None if assignor is None else checked_strategy(assignor, "assignor"),
+            name=None if member is None else check_name("member", member),
+        )
 
     async def create_topic(
         self, topic: str, *, partitions: int | None = None, **options: Any

@@ -1,168 +1,300 @@
-"""A consumer of the embedded transport: a durable subscriber of the log."""
+"""A consumer of the embedded transport: a member of a group on the log."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from penstock.errors import Fenced, OffsetOutOfRange, SubscriberBusy, UnknownPartition, UsageError
-from penstock.log.lag import topic_state
-from penstock.log.queue import WalMessageQueue
-from penstock.transports.assignment import AssignmentSource, MemberAssignment
+from penstock.log.group_session import GroupSession
+from penstock.log.group_state import Partitions, TopicPartition
+from penstock.log.group_subscription import GroupSubscription
+from penstock.transports.assignment import MemberAssignment, OnRevoke
 from penstock.transports.base import BATCH_RECORDS_MAX, Consumer
 from penstock.transports.records import StartPosition, StreamBatch
 
-NOTHING = MemberAssignment(-1, frozenset())
+MakeSession = Callable[..., GroupSession]
+"""Takes ``reader`` and ``guard``."""
+
+
+@dataclass(slots=True)
+class _Owned:
+    """A partition that the group has given to this member."""
+
+    committed: int
+    """What is known to be committed."""
+    since: int = 0
+    """Offset from which on it was delivered here; 0 unless another member had it in between."""
 
 
 class EmbeddedConsumer(Consumer):
-    """The live member of a group on the log; its name is claimed over all processes.
+    """A member of a group on the log; see ``EmbeddedTransport.subscribe`` for its options.
 
-    It asks its assignment source before each batch. Who changes the assignment calls
-    :meth:`reassign`, so that a member that waits notices at once. A partition that is given to it
-    starts at the group's committed offset; one that is taken away delivers nothing more, and
-    commits of it raise Fenced.
+    A partition that is given to it starts at the group's committed offset. One that is to be given
+    away delivers nothing more, and may be committed until it is released. When the process was
+    away for longer than its lease, the consumer joins again by itself: what was delivered before
+    is fenced, and comes again to whoever has the partition then.
     """
 
     def __init__(
         self,
-        queue: WalMessageQueue,
-        topic: str,
-        group: str,
-        start: StartPosition,
-        assignment: AssignmentSource,
+        subscription: GroupSubscription,
+        make_session: MakeSession,
+        on_revoke: OnRevoke | None,
+        among: set[EmbeddedConsumer],
     ) -> None:
-        self.topic = topic
-        self.group = group
-        self._queue = queue
-        self._subscription = queue.subscribe(topic, group, start=start)
-        self._source = assignment
-        self._count: int | None = None
-        """How many partitions there are; known when it is open."""
-        self._has = NOTHING
+        self._among = among
+        """Those that the transport closes when it is closed."""
+        self.topic = subscription.topic
+        self.group = subscription.name
+        self._subscription = subscription
+        self._session = make_session(reader=self, guard=subscription.enter)
+        self._on_revoke = on_revoke
+        self._opening: asyncio.Future[None] | None = None
+        self._is_open = False
+        self._closed = False
+        self._owned: dict[int, _Owned] = {}
+        self._once: set[int] = set()
+        """What it has ever owned: records of it may still be in somebody's hands."""
+        self._reading: frozenset[int] = frozenset()
         self._paused: frozenset[int] = frozenset()
-        self._applying = asyncio.Lock()
+        self._progress = asyncio.Event()
+
+    # Life
 
     async def open(self) -> None:
-        """Claim the group and find the places to start.
+        """Join the group and find the places to start.
 
-        SubscriberBusy when the group has a member: it may be opened again when that one is gone.
+        SubscriberBusy when a subscriber of the log has the group's name for itself: it may be
+        opened again when that one is gone.
         """
         try:
-            await self._subscription.open()
-            if self._count is None:
-                self._count = (await topic_state(self._queue, self.topic)).partitions
-            await self.reassign()
+            await self._opened()
         except SubscriberBusy:
             raise
         except BaseException:
-            await self.close()
+            await asyncio.shield(self.close())
             raise
 
+    async def _opened(self) -> None:
+        """Of several who open it, one does it for all; it goes on when they are cancelled."""
+        if self._is_open and not self._closed:
+            return
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._open())
+            self._opening.add_done_callback(self._opening_ended)
+        await asyncio.shield(self._opening)
+
+    def _opening_ended(self, opening: asyncio.Future[None]) -> None:
+        self._opening = None
+        if not opening.cancelled():
+            # Its callers may be gone.
+            opening.exception()
+
+    async def _open(self) -> None:
+        self._among.add(self)
+        await self._subscription.open()
+        await self._session.start({self.topic: self._subscription.partitions})
+        self._is_open = True
+
     async def close(self) -> None:
-        """Give the group back. Commits nothing; who waits for a batch gets Closed. Idempotent."""
-        await self._subscription.close()
+        """Leave the group. Commits nothing; who waits for a batch gets Closed. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        try:
+            await self._session.stop()
+        finally:
+            self._among.discard(self)
+            await self._subscription.close()
+
+    # Reading
 
     async def next_batch(
         self, timeout: float | None = None, records_max: int = BATCH_RECORDS_MAX
     ) -> StreamBatch:
         """The next records of one of its partitions, at least one."""
-        await self.open()
+        if not self._is_open or self._closed:
+            await self._opened()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + (timeout or 0.0)
+        left = timeout
         while True:
-            await self.reassign()
-            batch = await self._subscription.next_batch(timeout, records_max)
-            if batch.partition in self._source(self._partitions()).partitions:
+            batch = await self._subscription.next_batch(left, records_max)
+            if batch.partition in self._reading and self._session.member.is_live:
                 return batch
-            # Taken away while it was read: whoever has it now delivers it.
+            self._put_back(batch)
+            if timeout is not None:
+                left = max(0.0, until - loop.time())
 
-    async def commit(self, done: StreamBatch | Mapping[int, int] | None = None) -> None:
-        """Mark as consumed, on the disk when this returns. Fenced for what it no longer has."""
-        self._partitions()
-        if done is None:
-            done = self.positions()
-        elif isinstance(done, StreamBatch):
-            self._check_topic(done)
-            done = {done.partition: done.next_offset}
-        self._check_own(done)
-        for partition, offset in done.items():
-            self._check_offset(partition, offset)
-        await self._subscription.commit(done)
+    def _put_back(self, batch: StreamBatch) -> None:
+        """It was taken away while it was read, or the lease is over: not to be delivered now."""
+        if batch.partition in self._reading:
+            self._subscription.go_to({batch.partition: batch.records[0].offset})
+            # Nothing at all, until the group says what became of this member.
+            self._subscription.deliver(())
+            self._session.renew()
 
     async def seek(self, to: StartPosition, *, partition: int | None = None) -> None:
         """Go on from another place, durably; without a partition, in all that it has."""
-        total = self._partitions()
-        if partition is None and len(self._has.partitions) == total:
-            await self._subscription.seek(to)
-            return
-        chosen = sorted(self._has.partitions) if partition is None else [partition]
+        self._check_usable()
+        chosen = sorted(self._reading) if partition is None else [partition]
         self._check_own(chosen)
-        for number in chosen:
-            await self._subscription.seek(to, partition=number)
+        offsets = await self._subscription.resolve(chosen, to)
+        await self._session.commit(self._keyed(offsets), backwards=True)
+        for number in offsets.keys() & self._owned.keys():
+            self._owned[number] = _Owned(offsets[number])
+        self._subscription.go_to(offsets)
 
     async def pause(self, *partitions: int) -> None:
         """Deliver nothing of these partitions until :meth:`resume`; they need not be its own yet."""
         self._check_numbers(partitions)
         self._paused |= set(partitions)
-        await self._subscription.pause(partitions)
+        self._deliver()
 
     async def resume(self, *partitions: int) -> None:
         """Deliver records of these partitions again, as far as they are its own."""
         self._check_numbers(partitions)
         self._paused -= set(partitions)
-        await self._subscription.resume(set(partitions) & self._has.partitions)
+        self._deliver()
 
     def assignment(self) -> MemberAssignment:
         """Which partitions this member reads now, and since which generation."""
-        self._partitions()
-        return self._has
+        self._check_usable()
+        member = self._session.member
+        has = self._reading if member.is_live else frozenset[int]()
+        return MemberAssignment(member.generation, has)
 
     def positions(self) -> dict[int, int]:
         """Partition → offset of the next record that will be delivered, of those it has."""
-        self._partitions()
-        positions = self._subscription.positions()
-        return {number: positions[number] for number in sorted(self._has.partitions)}
+        self._check_usable()
+        delivered = self._subscription.delivered()
+        return {number: delivered[number] for number in sorted(self._reading)}
 
-    async def reassign(self) -> None:
-        """Take over what the assignment source says now.
+    # Committing
 
-        When it is cancelled the old assignment stays, and the next call does it anew.
+    async def commit(self, done: StreamBatch | Mapping[int, int] | None = None) -> None:
+        """Mark as consumed, on the disk when this returns. Fenced for what it no longer has."""
+        await self.commit_with(done)
+
+    async def commit_with(
+        self,
+        done: StreamBatch | Mapping[int, int] | None = None,
+        write: Callable[[], object] | None = None,
+    ) -> None:
+        """Commit, and call ``write`` before it, in a thread, while nobody else can own anything.
+
+        ``write`` is blocking and makes durable what belongs to the commit. It is called once it is
+        certain that the partitions are this member's; when it raises, nothing is committed.
         """
-        count = self._partitions()
-        if self._source(count) == self._has:
+        self._check_usable()
+        wanted = self._wanted(done)
+        if wanted or write is not None:
+            stands = await self._session.commit(self._keyed(wanted), write=write)
+            self._note({number: stands[TopicPartition(self.topic, number)] for number in wanted})
+
+    def _wanted(self, done: StreamBatch | Mapping[int, int] | None) -> dict[int, int]:
+        if done is None:
+            delivered = self._subscription.delivered()
+            return {
+                number: delivered[number]
+                for number, owned in self._owned.items()
+                if delivered[number] > owned.committed
+            }
+        if isinstance(done, StreamBatch):
+            self._check_batch(done)
+            done = {done.partition: done.next_offset}
+        self._check_own(done)
+        self._check_offsets(done)
+        return dict(done)
+
+    def _note(self, committed: Mapping[int, int]) -> None:
+        """What is committed is not delivered, or delivered again."""
+        delivered = self._subscription.delivered()
+        for number, offset in committed.items():
+            owned = self._owned.get(number)
+            if owned is not None:
+                owned.committed = max(owned.committed, offset)
+                if offset > delivered[number]:
+                    self._subscription.go_to({number: offset})
+        self._progress.set()
+
+    # What the group says; see Reader in group_session
+
+    async def take(self) -> None:
+        """Read what the member has now."""
+        member = self._session.member
+        assigned = self._numbers(member.assignment)
+        self._reading &= assigned
+        self._deliver()
+        gained = assigned - self._owned.keys()
+        if gained:
+            await self._session.recovered()
+            await self._subscription.start(gained)
+            delivered = self._subscription.delivered()
+            for number in gained:
+                at = delivered[number]
+                self._owned[number] = _Owned(at, at if number in self._once else 0)
+            self._once |= gained
+        self._reading = assigned
+        self._deliver()
+
+    async def revoke(self, partitions: Partitions) -> None:
+        """Let the hook finish them, or wait until what was delivered is committed."""
+        mine = self._numbers(partitions) & self._owned.keys()
+        if self._on_revoke is not None and mine:
+            await self._on_revoke(mine)
             return
-        async with self._applying:
-            new = self._source(count)
-            await self._subscription.pause(set(range(count)) - new.partitions)
-            if self._has is not NOTHING:
-                await self._subscription.rewind(self._gained(new))
-            self._has = new
-            await self._subscription.resume(new.partitions - self._paused)
+        while self._outstanding(mine):
+            self._progress.clear()
+            await self._progress.wait()
+
+    def released(self, partitions: Partitions) -> None:
+        """They are another member's."""
+        for number in self._numbers(partitions):
+            self._owned.pop(number, None)
+
+    def removed(self) -> None:
+        """Everything is another member's."""
+        self._owned.clear()
+        self._reading = frozenset()
+        self._deliver()
+        self._progress.set()
+
+    def failed(self, error: Exception) -> None:
+        """Whoever asks for the next batch hears of it."""
+        self._subscription.fail(error)
 
     # Inside
 
-    def _gained(self, new: MemberAssignment) -> frozenset[int]:
-        """The partitions that another member may have read since they were looked at here."""
-        if new.generation > self._has.generation + 1:
-            # Between two looks they may have been away and come back.
-            return new.partitions
-        return new.partitions - self._has.partitions
+    def _deliver(self) -> None:
+        self._subscription.deliver(self._reading - self._paused)
 
-    def _partitions(self) -> int:
-        if self._count is None:
+    def _outstanding(self, partitions: Iterable[int]) -> bool:
+        delivered = self._subscription.delivered()
+        owned = self._owned
+        return any(
+            number in owned and delivered[number] > owned[number].committed for number in partitions
+        )
+
+    def _numbers(self, partitions: Partitions) -> frozenset[int]:
+        return frozenset(one.partition for one in partitions if one.topic == self.topic)
+
+    def _keyed(self, offsets: Mapping[int, int]) -> dict[TopicPartition, int]:
+        return {TopicPartition(self.topic, number): at for number, at in offsets.items()}
+
+    def _check_usable(self) -> None:
+        if not self._is_open:
             raise UsageError(
                 "open the consumer first: async with transport.subscribe(...) as consumer"
             )
-        return self._count
-
-    def _check_topic(self, batch: StreamBatch) -> None:
-        if batch.topic != self.topic:
-            raise UsageError(
-                f"the batch is of {batch.topic!r}, the consumer of {self.topic!r}",
-                topic=self.topic,
-            )
 
     def _check_numbers(self, partitions: Iterable[int]) -> None:
-        count = self._partitions()
+        self._check_usable()
+        count = self._subscription.partitions
         for number in partitions:
             if not 0 <= number < count:
                 raise UnknownPartition(
@@ -171,29 +303,46 @@ class EmbeddedConsumer(Consumer):
                     partition=number,
                 )
 
+    def _check_batch(self, batch: StreamBatch) -> None:
+        if batch.topic != self.topic:
+            raise UsageError(
+                f"the batch is of {batch.topic!r}, the consumer of {self.topic!r}",
+                topic=self.topic,
+            )
+        owned = self._owned.get(batch.partition)
+        if owned is not None and batch.records and batch.records[0].offset < owned.since:
+            raise self._fenced(batch.partition, "was another member's since that was delivered")
+
     def _check_own(self, partitions: Iterable[int]) -> None:
         self._check_numbers(partitions)
-        now = self._source(self._partitions())
         for number in partitions:
-            if number not in now.partitions:
-                raise Fenced(
-                    f"partition {number} of {self.topic!r} is not this member's since generation "
-                    f"{now.generation} of group {self.group!r}: leave its records to the other one",
-                    group=self.group,
-                    generation=self._has.generation,
-                    current=now.generation,
-                    partition=number,
-                    reason="partition",
-                )
+            if number not in self._owned:
+                raise self._fenced(number, "is another member's, or nobody's")
 
-    def _check_offset(self, partition: int, offset: int) -> None:
+    def _fenced(self, partition: int, why: str) -> Fenced:
+        member = self._session.member
+        return Fenced(
+            f"partition {partition} of {self.topic!r} {why}: its records come again to whoever "
+            f"has it in group {self.group!r}",
+            group=self.group,
+            member=member.id,
+            generation=member.generation,
+            current=member.generation,
+            reason="partition",
+            topic=self.topic,
+            partition=partition,
+        )
+
+    def _check_offsets(self, offsets: Mapping[int, int]) -> None:
         """Whoever commits beyond the end would skip what is produced next."""
-        end = self._queue.durable_offset(self.topic, partition)
-        if not 0 <= offset <= end:
-            raise OffsetOutOfRange(
-                f"offset {offset} of {self.topic}/{partition} cannot be committed: use 0 to {end}",
-                topic=self.topic,
-                partition=partition,
-                offset=offset,
-                end=end,
-            )
+        ends = self._subscription.ends()
+        for partition, offset in offsets.items():
+            if not 0 <= offset <= ends[partition]:
+                raise OffsetOutOfRange(
+                    f"offset {offset} of {self.topic}/{partition} cannot be committed: use 0 to "
+                    f"{ends[partition]}",
+                    topic=self.topic,
+                    partition=partition,
+                    offset=offset,
+                    end=ends[partition],
+                )
