@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import itertools
-import operator
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -16,6 +16,8 @@ Item = TypeVar("Item")
 
 TAKE_TIMEOUT_SECONDS = 30.0
 NO_LIMIT = 1 << 62
+LEFT_MAX = 64
+"""So many who left may stay in a row before it is made anew."""
 
 
 class Turns:
@@ -25,17 +27,20 @@ class Turns:
     turn in vain waits again with its old ticket, before those who came later.
     """
 
-    __slots__ = ("_row", "_tickets", "given")
+    __slots__ = ("_order", "_row", "_tickets", "_waiting", "given")
 
     def __init__(self) -> None:
-        self._row: OrderedDict[asyncio.Future[None], int] = OrderedDict()
+        self._row: list[tuple[int, int, asyncio.Future[None]]] = []
+        """A heap by ticket. Those who left are done, and taken out when they are in the way."""
+        self._waiting = 0
         self._tickets = itertools.count()
+        self._order = itertools.count()
         self.given = 0
         """Turns that were given and not used yet."""
 
     def __len__(self) -> int:
         """How many wait for a turn or have one."""
-        return len(self._row) + self.given
+        return self._waiting + self.given
 
     def ticket(self) -> int:
         """A place in the row, behind all others."""
@@ -44,35 +49,39 @@ class Turns:
     async def wait(self, ticket: int) -> None:
         """Return when it is our turn."""
         turn = asyncio.get_running_loop().create_future()
-        self._enter(turn, ticket)
+        heapq.heappush(self._row, (ticket, next(self._order), turn))
+        self._waiting += 1
         try:
             await turn
         except BaseException:
-            self._row.pop(turn, None)
             if turn.done() and not turn.cancelled():
                 self.given -= 1
                 self.give(1)
+            else:
+                turn.cancel()
+                self._leave()
             raise
         self.given -= 1
 
-    def _enter(self, turn: asyncio.Future[None], ticket: int) -> None:
-        is_last = not self._row or self._row[next(reversed(self._row))] < ticket
-        self._row[turn] = ticket
-        if not is_last:
-            self._row = OrderedDict(sorted(self._row.items(), key=operator.itemgetter(1)))
+    def _leave(self) -> None:
+        self._waiting -= 1
+        if len(self._row) > 2 * self._waiting + LEFT_MAX:
+            self._row = [entry for entry in self._row if not entry[2].done()]
+            heapq.heapify(self._row)
 
     def give(self, count: int) -> None:
         """Give turns to as many as wait, up to a count."""
         while count > 0 and self._row:
-            turn, _ = self._row.popitem(last=False)
+            turn = heapq.heappop(self._row)[2]
             if not turn.done():
                 turn.set_result(None)
+                self._waiting -= 1
                 self.given += 1
                 count -= 1
 
     def give_all(self) -> None:
         """Give a turn to all who wait."""
-        self.give(len(self._row))
+        self.give(self._waiting)
 
 
 class Buffer(Generic[Item]):
