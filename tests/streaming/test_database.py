@@ -238,17 +238,44 @@ class TestTheLoop:
                 await paid(database, connection, anext(loop))
 
 
-class Groups:
-    """Who has the partitions of a topic, as the test says."""
+class Scripted:
+    """A consumer whose group does what the test says; a partition has no end."""
 
-    def __init__(self):
-        self.now = MemberAssignment(1, frozenset({0, 1}))
+    topic = "orders"
 
-    def __call__(self, partitions):
-        return self.now
+    def __init__(self, *partitions):
+        self.has = MemberAssignment(1, frozenset(partitions))
+        self.places = dict.fromkeys(partitions, 0)
+        self.committed = {}
+        self.before_batch = []
 
     def give(self, *partitions):
-        self.now = MemberAssignment(self.now.generation + 1, frozenset(partitions))
+        """A rebalance: what is new starts where the log was committed."""
+        self.has = MemberAssignment(self.has.generation + 1, frozenset(partitions))
+        old, self.places = self.places, {}
+        for number in partitions:
+            self.places[number] = old.get(number, self.committed.get(number, 0))
+
+    def assignment(self):
+        return self.has
+
+    def positions(self):
+        return dict(self.places)
+
+    async def seek(self, to, *, partition=None):
+        assert partition in self.places
+        self.places[partition] = to
+
+    async def commit(self, done):
+        self.committed.update(done)
+
+    async def next_batch(self, timeout=None, records_max=10):
+        if self.before_batch:
+            self.give(*self.before_batch.pop(0))
+        partition = min(self.places, key=lambda number: (self.places[number], number))
+        first = self.places[partition]
+        self.places[partition] += records_max
+        return batch_of(first, first + records_max, partition)
 
 
 @pytest.fixture
@@ -268,22 +295,36 @@ async def saved(loop, connection):
 
 async def test_a_partition_that_comes_back_goes_on_where_the_database_is(plain, checkpoints):
     await checkpoints.create(plain)
-    groups = Groups()
-    async with EmbeddedTransport("memory:") as transport:
-        await transport.create_topic("orders", partitions=2)
-        await transport.produce("orders", [b"1"] * 20)
-        async with transport.subscribe("orders", "billing", assignment=groups) as consumer:
-            loop = exactly_once(consumer, checkpoints, plain, records_max=2)
-            first = await saved(loop, plain)
-            groups.give(1 - first.partition)
-            assert (await saved(loop, plain)).partition == 1 - first.partition
-            # Meanwhile another member goes on with the first partition.
-            claim = await checkpoints.claim(plain, "orders", first.partition, start=0, generation=2)
-            with plain:
-                await checkpoints.save(plain, batch_of(2, 7, first.partition), claim)
-            groups.give(first.partition)
-            batch = await saved(loop, plain)
-            assert (batch.partition, batch.records[0].offset) == (first.partition, 7)
+    consumer = Scripted(0, 1)
+    loop = exactly_once(consumer, checkpoints, plain, records_max=2)
+    assert (await saved(loop, plain)).partition == 0
+    consumer.give(1)
+    assert (await saved(loop, plain)).partition == 1
+    # Meanwhile another member goes on with partition 0.
+    claim = await checkpoints.claim(plain, "orders", 0, start=0, generation=2)
+    with plain:
+        await checkpoints.save(plain, batch_of(2, 7), claim)
+    consumer.give(0)
+    batch = await saved(loop, plain)
+    assert (batch.partition, batch.records[0].offset) == (0, 7)
+
+
+async def test_a_rebalance_while_it_waits_is_seen_before_the_batch_is_used(plain, checkpoints):
+    """The log may be behind the database: such a batch must not be delivered."""
+    await checkpoints.create(plain)
+    await checkpoints.claim(plain, "orders", 0, start=6)
+    consumer = Scripted(1)
+    consumer.before_batch = [(0,)]
+    batch = await anext(exactly_once(consumer, checkpoints, plain, records_max=2))
+    assert (batch.partition, batch.records[0].offset) == (0, 6)
+
+
+async def test_a_zombie_cannot_claim_what_a_newer_generation_has(plain, checkpoints):
+    await checkpoints.create(plain)
+    consumer = Scripted(0)
+    await checkpoints.claim(plain, "orders", 0, start=0, generation=2)
+    with pytest.raises(Fenced):
+        await anext(exactly_once(consumer, checkpoints, plain))
 
 
 async def test_a_rebalance_between_batch_and_save_fences(plain, checkpoints):
@@ -293,7 +334,8 @@ async def test_a_rebalance_between_batch_and_save_fences(plain, checkpoints):
         async with transport.subscribe("orders", "billing") as consumer:
             loop = exactly_once(consumer, checkpoints, plain, records_max=2)
             batch = await anext(loop)
-            await checkpoints.claim(plain, "orders", batch.partition, start=0)
+            now = consumer.assignment().generation
+            await checkpoints.claim(plain, "orders", batch.partition, start=0, generation=now)
             with pytest.raises(Fenced):
                 await paid(Database("sqlite3", "", []), plain, batch.save(plain))
             assert plain.execute("SELECT COUNT(*) FROM balances").fetchone() == (0,)
@@ -308,7 +350,8 @@ async def test_taken_over_after_the_save_is_told_at_the_next_batch(plain, checkp
         async with transport.subscribe("orders", "billing") as consumer:
             loop = exactly_once(consumer, checkpoints, plain, records_max=2)
             await saved(loop, plain)
-            await checkpoints.claim(plain, "orders", 0, start=0)
+            now = consumer.assignment().generation
+            await checkpoints.claim(plain, "orders", 0, start=0, generation=now)
             with pytest.raises(Fenced):
                 await anext(loop)
             assert (await anext(loop)).records[0].offset == 2

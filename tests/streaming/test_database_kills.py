@@ -1,0 +1,167 @@
+"""SIGKILL at any moment: every event takes effect in the user's database exactly once."""
+
+import asyncio
+import os
+import random
+import shutil
+import sqlite3
+import tempfile
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import Fenced
+from penstock.streaming import DatabaseCheckpoints, exactly_once
+from penstock.streaming.database_connection import run
+from penstock.transports import EmbeddedTransport
+from tests.crash.kill_rig import KillRig, processes
+from tests.crash.rigs import seed_of
+from tests.streaming import payer
+
+processes.set_forkserver_preload([payer.__name__])
+
+
+@pytest.fixture
+def folder():
+    """A folder in memory where there is one: a killed process cannot tell the difference."""
+    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    made = Path(tempfile.mkdtemp(prefix="penstock-payments-", dir=parent))
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+class Killing(KillRig):
+    """Kills the one that books payments, again and again, and looks at the books."""
+
+    program = payer
+
+    def __init__(self, path: Path, seed: int, dsn: str = "") -> None:
+        super().__init__(path, seed)
+        self.dsn = dsn
+        self.said: Counter[str] = Counter()
+
+    def note(self, said, *words) -> None:
+        self.said[said] += 1
+
+    def orders(self, *, finish: bool = False):
+        orders = super().orders(finish=finish)
+        orders.dsn = self.dsn
+        if orders.dies and self.random.random() < 0.6:
+            orders.dies = "point"
+            orders.dies_at = self.random.randint(1, 60)
+        return orders
+
+    def run(self, kills: int) -> None:
+        while self.kills < kills:
+            self.round()
+        orders = self.orders(finish=True)
+        asyncio.run(payer.work(orders, lambda *_: None))
+        sent, booked = asyncio.run(self.read(orders))
+        print(f"{self.kills} kills, {sum(count for _, count in sent.values())} payments")
+        assert booked == sent
+        assert self.said["committed"] > kills, "there was something to book"
+
+    async def read(self, orders) -> tuple[dict, dict]:
+        """What the topic says and what the books say: account → cents and number of payments."""
+        cents: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
+        async with EmbeddedTransport(self.path) as transport:
+            async for record in transport.queue.replay(payer.TOPIC):
+                account = (record.key or b"").decode()
+                cents[account] += int(record.value or b"")
+                counts[account] += 1
+        connection = await payer.connect(orders)
+        answer = await run(connection, "SELECT account, cents, payments FROM balances")
+        ending = connection.close()
+        if ending is not None:
+            await ending
+        booked = {account: (amount, count) for account, amount, count in answer.rows}
+        return {account: (cents[account], counts[account]) for account in cents}, booked
+
+
+async def drop_tables(dsn: str) -> None:
+    asyncpg = pytest.importorskip("asyncpg")
+    connection = await asyncpg.connect(dsn)
+    await connection.execute("DROP TABLE IF EXISTS balances, penstock_checkpoints")
+    await connection.close()
+
+
+@pytest.mark.acceptance(84)
+@pytest.mark.timeout(120)
+def test_killed_consumers_book_each_payment_once_in_sqlite(request, folder):
+    Killing(folder, seed_of(request)).run(15)
+
+
+@pytest.mark.acceptance(84)
+@pytest.mark.timeout(120)
+def test_killed_consumers_book_each_payment_once_in_postgresql(request, folder, postgres):
+    asyncio.run(drop_tables(postgres.dsn))
+    Killing(folder, seed_of(request), postgres.dsn).run(5)
+
+
+@pytest.mark.torture
+@pytest.mark.acceptance(84)
+@pytest.mark.timeout(1800)
+def test_hundreds_of_killed_consumers_book_each_payment_once_in_sqlite(request, folder):
+    Killing(folder, seed_of(request)).run(200)
+
+
+@pytest.mark.torture
+@pytest.mark.acceptance(84)
+@pytest.mark.timeout(1800)
+def test_dozens_of_killed_consumers_book_each_payment_once_in_postgresql(request, folder, postgres):
+    asyncio.run(drop_tables(postgres.dsn))
+    Killing(folder, seed_of(request), postgres.dsn).run(50)
+
+
+async def compete(transport, path, name, chance, total):
+    """Book payments as if nobody else did; begin again when fenced. How often that was."""
+    fences = 0
+    checkpoints = DatabaseCheckpoints("booking")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        async with transport.subscribe("payments", name) as consumer:
+            while sum((await checkpoints.positions(connection, "payments")).values()) < total:
+                loop = exactly_once(consumer, checkpoints, connection, records_max=3)
+                try:
+                    await asyncio.wait_for(book_some(loop, connection, chance), 0.2)
+                except Fenced:
+                    fences += 1
+                except TimeoutError:
+                    pass
+                await asyncio.sleep(chance.uniform(0, 0.01))
+    return fences
+
+
+async def book_some(loop, connection, chance):
+    async for batch in loop:
+        await asyncio.sleep(chance.choice([0, 0, 0, 0.001]))
+        connection.execute("BEGIN IMMEDIATE")
+        with connection:
+            for record in batch:
+                connection.execute(
+                    "INSERT INTO booked VALUES (?, ?)", [record.partition, record.offset]
+                )
+            await batch.save(connection)
+
+
+@pytest.mark.acceptance(84)
+async def test_two_that_both_think_they_are_the_group_book_each_payment_once(request, tmp_path):
+    """The worst case: nobody but the database keeps them apart."""
+    chance = random.Random(seed_of(request))
+    path = tmp_path / "bank.db"
+    with closing(sqlite3.connect(path)) as connection:
+        # No key: a payment that is booked twice shows.
+        connection.execute("CREATE TABLE booked (part INTEGER, number INTEGER)")
+        await DatabaseCheckpoints("booking").create(connection)
+        async with EmbeddedTransport("memory:") as transport:
+            await transport.create_topic("payments", partitions=2)
+            await transport.produce("payments", [b"1"] * 300)
+            fences = await asyncio.gather(
+                compete(transport, path, "one", chance, 300),
+                compete(transport, path, "two", chance, 300),
+            )
+        booked = connection.execute("SELECT part, number FROM booked").fetchall()
+    assert len(booked) == len(set(booked)) == 300
+    assert sum(fences) > 0, "they met"
