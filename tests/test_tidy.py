@@ -78,6 +78,7 @@ OUTSIDE_WORLD = re.compile(
 MAY_TOUCH_THE_WORLD = {
     "system.py": "it is the border",
     "inotify.py": "the part of the border that watches files",
+    "spark/java.py": "it makes the launcher that Spark starts Java with",
     "testing/": "fault injectors stand on the other side of the border",
 }
 

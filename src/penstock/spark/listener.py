@@ -1,0 +1,89 @@
+"""The progress of queries, written down as that of their groups.
+
+The source itself commits the offsets of its group between two micro-batches. What it cannot see is
+the end of the last one before a query is stopped; the listener can.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from penstock.spark.group import Group
+from penstock.spark.offsets import Offsets, parse_offsets
+from penstock.spark.open_log import open_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_log = logging.getLogger("penstock.spark")
+
+
+class GroupListener(StreamingQueryListener):
+    """Commits what the queries that it follows have read, as soon as Spark reports it."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, tuple[str, Group]] = {}
+
+    def follow(self, query: StreamingQuery, *, path: str, group: str) -> None:
+        """Commit for this query from now on, and what it has reported already."""
+        self._groups[str(query.id)] = (path, Group(open_log(path), group))
+        progress: Any = query.lastProgress
+        if progress is not None:
+            self._commit(progress)
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """Nothing: :meth:`follow` says what is wanted."""
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        """Commit what the micro-batch has read."""
+        self._commit(event.progress)
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Nothing new."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """The group stays where it is; its progress came before."""
+        self._groups.pop(str(event.id), None)
+
+    def _commit(self, progress: Any) -> None:
+        followed = self._groups.get(str(progress.id))
+        if followed is not None:
+            path, group = followed
+            for offsets in offsets_of(source.endOffset for source in progress.sources):
+                there = {one: of for one, of in offsets.items() if open_log(path).topic(one)}
+                group.commit(there, register=False)
+
+
+def offsets_of(texts: Iterable[str | None]) -> Iterable[Offsets]:
+    """The offsets among what the sources of a query report; other sources have other forms."""
+    for text in texts:
+        try:
+            yield parse_offsets(json.loads(text or ""))
+        except ValueError:
+            continue
+
+
+_LISTENERS: WeakKeyDictionary[SparkSession, GroupListener] = WeakKeyDictionary()
+
+
+def follow(query: StreamingQuery, *, path: str, group: str) -> None:
+    """Let the offsets of a group follow a query, beyond the moment when it is stopped.
+
+    The option ``groupId`` alone commits everything but the last micro-batch before a stop.
+    """
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    assert session is not None, "a query has a session"
+    listener = _LISTENERS.get(session)
+    if listener is None:
+        listener = _LISTENERS[session] = GroupListener()
+        session.streams.addListener(listener)
+    listener.follow(query, path=path, group=group)

@@ -1,0 +1,30 @@
+"""One Spark for all tests of a process, and logs to read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Compiled less, Java starts in half the time: tests are short.
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The Spark of this test process; skips, saying why, where there is none."""
+    from penstock.errors import MissingExtra, NotSupported
+    from penstock.spark import spark_session
+    from penstock.spark.session import JAVA_OPTIONS
+
+    try:
+        session = spark_session("tests", master="local[2]", config={JAVA_OPTIONS: QUICK})
+    except (MissingExtra, NotSupported) as missing:
+        pytest.skip(str(missing))
+    yield session
+    session.stop()
