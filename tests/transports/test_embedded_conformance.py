@@ -14,6 +14,14 @@ class TestDirectory(TransportConformance):
     def make_transport(self, tmp_path):
         return partial(EmbeddedTransport, tmp_path / "data")
 
+    @pytest.fixture
+    def transport_url(self, tmp_path):
+        return f"log:{tmp_path / 'data'}"
+
+    @pytest.fixture
+    def quick_lease(self):
+        return {"lease_seconds": 1.0}
+
 
 class TestMemory(TransportConformance):
     @pytest.fixture

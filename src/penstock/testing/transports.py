@@ -12,7 +12,12 @@ one on the same place; what was produced and committed before is still there. To
 names of their own in each test, so the place need not be empty.
 
 A test of something that the transport does not declare in its ``capabilities`` is skipped, and the
-reason names the capability. The suite needs pytest and pytest-asyncio. No test waits for time to pass.
+reason names the capability. Where a group may span processes, two fixtures more are needed for the
+tests with members that are killed and stopped: ``transport_url``, by which another process opens the same
+place, and ``quick_lease``, options of ``subscribe`` with which a member that does not answer is given up
+after a second or so.
+
+The suite needs pytest and pytest-asyncio. Only the tests with processes wait for time to pass.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from penstock.testing.transport_admin import TransportAdminConformance
 from penstock.testing.transport_consuming import ConsumingConformance
 from penstock.testing.transport_groups import GroupConformance
 from penstock.testing.transport_life import TransportLifeConformance
+from penstock.testing.transport_processes import ProcessConformance
 from penstock.testing.transport_producing import ProducingConformance
 
 
@@ -28,6 +34,7 @@ class TransportConformance(
     ProducingConformance,
     ConsumingConformance,
     GroupConformance,
+    ProcessConformance,
     TransportAdminConformance,
     TransportLifeConformance,
 ):

@@ -1,0 +1,70 @@
+"""A member of a group in a process of its own, for the transport suite: it can be killed or stopped.
+
+``python -m penstock.testing.transport_member URL TOPIC GROUP OPTIONS [RECORDS]`` subscribes with the
+options, which are JSON. With a number of records it reads batches of that size for ever, and says in a
+line of JSON what it got and, when the commit was accepted, what is done. Without, it does what it is
+told, line by line: ``take``, ``commit``, ``has``; the end of its input is its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+from penstock.errors import DeadlineExceeded, Fenced
+from penstock.transports import Consumer, StreamBatch, open_transport
+
+Said = list[object]
+
+
+def say(*what: object) -> None:
+    """Tell who listens, in one write, so that a line is there or not."""
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def _about(batch: StreamBatch) -> Said:
+    return [batch.partition, batch.records[0].offset, batch.next_offset]
+
+
+async def _run(consumer: Consumer, records_max: int) -> None:
+    async for batch in consumer.batches(records_max):
+        say("got", *_about(batch))
+        try:
+            await consumer.commit(batch)
+        except Fenced:
+            say("fenced", *_about(batch))
+        else:
+            say("done", *_about(batch))
+
+
+async def _obey(consumer: Consumer) -> None:
+    batch: StreamBatch | None = None
+    while word := (await asyncio.to_thread(sys.stdin.readline)).strip():
+        try:
+            if word == "take":
+                batch = await consumer.next_batch(timeout=30)
+                say("got", *_about(batch))
+            elif word == "commit":
+                await consumer.commit(batch)
+                say("done")
+            elif word == "has":
+                say("has", sorted(consumer.assignment().partitions))
+        except Fenced:
+            say("fenced")
+        except DeadlineExceeded:
+            say("nothing")
+
+
+async def _main(url: str, topic: str, group: str, options: str, records_max: str = "") -> None:
+    async with (
+        open_transport(url) as transport,
+        transport.subscribe(topic, group, **json.loads(options)) as consumer,
+    ):
+        say("ready")
+        await (_run(consumer, int(records_max)) if records_max else _obey(consumer))
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(*sys.argv[1:]))
