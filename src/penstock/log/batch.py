@@ -111,7 +111,7 @@ class Parcel(NamedTuple):
 
 
 class Router:
-    """Sends the records of a batch to partitions: by key, else in turn."""
+    """Sends records to partitions: by key, else in turn."""
 
     def __init__(self, partitions: int, turn: int = 0) -> None:
         self._partitions = partitions
@@ -119,15 +119,19 @@ class Router:
 
     def route(self, batch: Batch) -> Iterator[tuple[int, Parcel]]:
         """The parcels of a batch with their partitions."""
-        columns = batch.columns
+        for partition, places, columns in self.split(batch.columns):
+            yield partition, Parcel(batch, places, columns)
+
+    def split(self, columns: Columns) -> Iterator[tuple[int, Sequence[int], Columns]]:
+        """The partitions, each with the places of its records and the records themselves."""
         if self._partitions == 1:
-            yield 0, Parcel(batch, range(len(columns)), columns)
+            yield 0, range(len(columns)), columns
         elif len(columns) == 1:
-            yield self._one(columns.keys), Parcel(batch, range(1), columns)
+            yield self._one(columns.keys), range(1), columns
         elif columns.keys is None:
-            yield from self._in_turn(batch, columns)
+            yield from self._in_turn(columns)
         else:
-            yield from self._by_key(batch, columns, columns.keys)
+            yield from self._by_key(columns, columns.keys)
 
     def _one(self, keys: Sequence[bytes | None] | None) -> int:
         if keys is not None and keys[0] is not None:
@@ -135,24 +139,23 @@ class Router:
         chosen, self._turn = self._turn, (self._turn + 1) % self._partitions
         return chosen
 
-    def _in_turn(self, batch: Batch, columns: Columns) -> Iterator[tuple[int, Parcel]]:
+    def _in_turn(self, columns: Columns) -> Iterator[tuple[int, Sequence[int], Columns]]:
         """Every n-th record: slices, no work per record."""
         count = len(columns)
         for start in range(min(self._partitions, count)):
             partition = (self._turn + start) % self._partitions
             places = range(start, count, self._partitions)
-            part = columns.pick(slice(start, None, self._partitions))
-            yield partition, Parcel(batch, places, part)
+            yield partition, places, columns.pick(slice(start, None, self._partitions))
         self._turn = (self._turn + count) % self._partitions
 
     def _by_key(
-        self, batch: Batch, columns: Columns, keys: Sequence[bytes | None]
-    ) -> Iterator[tuple[int, Parcel]]:
+        self, columns: Columns, keys: Sequence[bytes | None]
+    ) -> Iterator[tuple[int, Sequence[int], Columns]]:
         chosen, self._turn = partitions_of(keys, self._partitions, self._turn)
         for partition in range(self._partitions):
             places = (chosen == partition).nonzero()[0].tolist()
             if places:
-                yield partition, Parcel(batch, places, columns.take(places))
+                yield partition, places, columns.take(places)
 
 
 def split(columns: Columns, records_max: int, bytes_max: int) -> Iterator[Columns]:

@@ -37,6 +37,21 @@ class Engine:
         """Write and sync everything that was accepted before this call."""
         await self._on_worker(self.topics.commit)
 
+    async def repartition(self, topic: OpenTopic, partitions: int) -> None:
+        """Change the partition count on the commit worker, between two commits."""
+        failures: list[BaseException] = []
+
+        def change() -> None:
+            try:
+                topic.repartition(partitions)
+            except BaseException as failure:
+                failures.append(failure)
+
+        await self._on_worker(change)
+        for failure in failures:
+            raise failure
+        self.changes.wake(topic.name)
+
     async def drain(self, refusal: PenstockError) -> None:
         """Take nothing more, write and sync what was accepted, stop the threads."""
         await self.topics.refuse_from_now_on(refusal)

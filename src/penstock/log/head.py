@@ -16,6 +16,10 @@ from penstock.log.slots import FIRST_GENERATION, SlottedFile
 from penstock.stores.base import PersistentBackingStore
 
 _FIELDS = struct.Struct("<QQQQQqIII")
+_EPOCH = struct.Struct("<I")
+"""Follows the fields, unless it is 0: a topic that always had its partitions needs none."""
+EPOCH_UNKNOWN = 0xFFFFFFFF
+"""The head was lost and made anew: topic.json knows the epoch."""
 
 
 class Head(NamedTuple):
@@ -39,6 +43,8 @@ class Head(NamedTuple):
     """Header checksum of the last synced entry."""
     failures: int = 0
     """Failed writes and syncs so far: when it grows, every process checks the disk again."""
+    epoch: int = 0
+    """How records are sent to partitions. Who sends them otherwise looks at topic.json first."""
     generation: int = 0
 
     def trusts(self, later: Head) -> bool:
@@ -75,9 +81,11 @@ class HeadFile:
             slot = self._slots.read()
         except KeyNotFound:
             return None, False
-        if slot.generation == 0 or len(slot.payload) != _FIELDS.size:
+        fields, epoch = slot.payload[: _FIELDS.size], slot.payload[_FIELDS.size :]
+        if len(fields) < _FIELDS.size or len(epoch) not in (0, _EPOCH.size):
             return None, bool(slot.damaged or slot.generation)
-        head = Head(*_FIELDS.unpack(slot.payload))._replace(generation=slot.generation)
+        (number,) = _EPOCH.unpack(epoch) if epoch else (0,)
+        head = Head(*_FIELDS.unpack(fields), epoch=number, generation=slot.generation)
         return head, bool(slot.damaged)
 
     def write(self, head: Head) -> Head:
@@ -85,7 +93,8 @@ class HeadFile:
         assert head.durable_offset <= head.next_offset, "never more durable than written"
         assert head.durable_position <= head.position, "never more durable than written"
         written = head._replace(generation=max(head.generation + 1, FIRST_GENERATION))
-        self._slots.write(written.generation, _FIELDS.pack(*written[:-1]))
+        epoch = _EPOCH.pack(written.epoch) if written.epoch else b""
+        self._slots.write(written.generation, _FIELDS.pack(*written[:-2]) + epoch)
         return written
 
     def write_durably(self, head: Head) -> Head:

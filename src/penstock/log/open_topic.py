@@ -7,7 +7,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from penstock.errors import PenstockError, UnknownPartition
+from penstock.log.epoch_change import change_partitions, settle
 from penstock.log.head import Head
 from penstock.log.names import PartitionKeys
 from penstock.log.partition import PartitionLog
@@ -15,7 +18,7 @@ from penstock.log.reader import PartitionReader
 from penstock.log.receipts import PublishedRow, Receipt
 from penstock.log.recovery import RecoveryReport
 from penstock.log.tail import TailBudget, TailCache
-from penstock.log.topic import TopicState
+from penstock.log.topic import TopicConfig, TopicFile, TopicState
 from penstock.log.writer import TopicWriter
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import System, Worker
@@ -54,7 +57,11 @@ class OpenTopic:
         self.state = state
         self.around = around
         self._noting = threading.Lock()
-        self.logs = [self._log(number) for number in range(state.partitions)]
+        self.behind = False
+        """A head is of a later epoch than ``state``: see :meth:`catch_up`."""
+        self._moving = threading.Lock()
+        self.logs = [self._log(number) for number in range(state.partitions_all)]
+        """Those of all epochs; it only grows."""
         self.caches = [self._cache(log) for log in self.logs]
         self.reports: list[RecoveryReport] = []
         if not around.read_only:
@@ -72,14 +79,16 @@ class OpenTopic:
             worker=around.worker,
             on_commit=lambda done: on_commit(self, done),
             loop=around.loop,
+            epoch=state.epoch,
+            partitions=state.partitions,
+            catch_up=self.catch_up,
         )
 
     def keys(self, partition: int) -> PartitionKeys:
         """The keys of a partition; UnknownPartition when the topic has fewer."""
-        if not 0 <= partition < self.state.partitions:
+        if not 0 <= partition < len(self.logs):
             raise UnknownPartition(
-                f"topic {self.name!r} has partitions 0 to {self.state.partitions - 1}, "
-                f"not {partition}",
+                f"topic {self.name!r} has partitions 0 to {len(self.logs) - 1}, not {partition}",
                 topic=self.name,
                 partition=partition,
             )
@@ -101,7 +110,68 @@ class OpenTopic:
                 # The newest head was lost, and perhaps a count of failures with it.
                 self.caches[number].clear()
             self._generations[number] = head.generation
-        return self._note(heads)
+            self.behind = self.behind or head.epoch > self.state.epoch
+        return self._note(heads) or self.behind
+
+    def repartition(self, partitions: int) -> None:
+        """Change the partition count, for all processes. On the commit worker, as its logs are."""
+        file = TopicFile(self.around.store, self.name)
+        now = self.around.system.clock.time_ms()
+        try:
+            state = change_partitions(file, partitions, self._any_log, self._earliest, now)
+        except BaseException:
+            # It may have happened, or half of it.
+            self.behind = True
+            raise
+        self.move_to(state)
+
+    def catch_up(self) -> None:
+        """Go on with the epoch that topic.json has. Blocking; waits for a change in progress."""
+        if self.around.read_only:
+            self.move_to(TopicFile(self.around.store, self.name).read())
+        else:
+            self.move_to(settle(self.around.store, self.name))
+
+    async def look_again(self) -> None:
+        """Catch up if another process has changed the partition count since."""
+        await asyncio.to_thread(self.refresh)
+        if self.behind:
+            await asyncio.to_thread(self.catch_up)
+
+    def move_to(self, state: TopicState) -> None:
+        """Use the partitions and the epoch of this state, unless a later one is in use."""
+        with self._moving:
+            if state.epoch >= self.state.epoch:
+                self._grow(state.partitions_all)
+                self.state = replace(self.state, epochs=state.epochs)
+                self.writer.reroute(state.epoch, state.partitions)
+                self.behind = False
+
+    def reconfigure(self, config: TopicConfig) -> None:
+        """Use other settings; the epochs stay as they are."""
+        with self._moving:
+            self.state = replace(self.state, config=config)
+
+    def _grow(self, count: int) -> None:
+        first = len(self.logs)
+        for number in range(first, count):
+            log = self._log(number)
+            if not self.around.read_only:
+                self.reports.append(log.attach())
+            with self._noting:
+                self.caches.append(self._cache(log))
+                self._generations.append(0)
+                self.durable = [*self.durable, 0]
+                # Last: who goes through the logs finds all that belongs to each.
+                self.logs.append(log)
+        self.refresh(range(first, count))
+
+    def _any_log(self, number: int) -> PartitionLog:
+        return self.logs[number] if number < len(self.logs) else self._log(number)
+
+    def _earliest(self, number: int) -> int:
+        keys = PartitionKeys(self.name, number)
+        return PartitionReader(self.around.store, keys, self.around.tier).earliest()
 
     def note_commits(self) -> None:
         """Take over what this process's own commits made durable; no disk call."""

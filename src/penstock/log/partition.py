@@ -21,7 +21,7 @@ from penstock.errors import (
 )
 from penstock.log.appending import Writing, check_sizes
 from penstock.log.frame import Draft
-from penstock.log.head import Head, HeadFile
+from penstock.log.head import EPOCH_UNKNOWN, Head, HeadFile
 from penstock.log.index import ROW_BYTES, Index, IndexBuilder, IndexRow
 from penstock.log.names import PartitionKeys, SegmentName
 from penstock.log.reader import look_again
@@ -38,6 +38,13 @@ from penstock.system import Buffer, System
 
 LOCK_TIMEOUT_SECONDS = 30.0
 SEGMENT_BYTES_MAX = 128 * 1024 * 1024
+
+
+class OtherEpoch(Exception):
+    """The records were sent to partitions by another epoch than the head's: send them anew.
+
+    Nothing was written. It never leaves the log.
+    """
 
 
 class Appended(NamedTuple):
@@ -105,11 +112,12 @@ class PartitionLog:
         with self._store.lock(self.keys.head, self._lock_timeout):
             return self._attach()
 
-    def append(self, drafts: Sequence[Draft], *, sync: bool) -> Appended:
+    def append(self, drafts: Sequence[Draft], *, sync: bool, epoch: int | None = None) -> Appended:
         """Append the drafts in order; with ``sync`` they are durable when the call returns.
 
         Without it they survive a crash of the process, not of the machine. If it raises, nothing
-        was acknowledged; a part may be found after a restart.
+        was acknowledged; a part may be found after a restart. Raises OtherEpoch, and writes
+        nothing, when the head is of another epoch than this one.
         """
         self.check()
         check_sizes(drafts)
@@ -117,7 +125,28 @@ class PartitionLog:
             if not self._attached:
                 self._attach()
             with self._poisoning():
-                return self._append(drafts, sync=sync)
+                return self._append(drafts, sync=sync, epoch=epoch)
+
+    def begin_epoch(self, epoch: int) -> int:
+        """Let only writers of this epoch append from now on; returns its first offset.
+
+        All before it is sealed and durable, so retention can remove it to the last record.
+        """
+        self.check()
+        with self._store.lock(self.keys.head, self._lock_timeout):
+            if not self._attached:
+                self._attach()
+            with self._poisoning():
+                head = self._secure(self._take_over())
+                if head.next_offset > head.segment_base:
+                    head = self._roll(head)
+                if head.position == 0:
+                    # Without a segment, a head that is lost could not be made anew.
+                    head = self._write_entries(head, (), sync=True).head
+                self._store.sync(self._segment_key(head))
+                moved = head.synced()._replace(epoch=epoch)
+                self._head = self._head_file.write_durably(moved)
+                return moved.next_offset
 
     def sync(self) -> Head:
         """Make all that any process has appended so far durable."""
@@ -157,7 +186,7 @@ class PartitionLog:
         try:
             yield
         except BaseException as cause:
-            if isinstance(cause, BusyError) and not self._writing:
+            if isinstance(cause, BusyError | OtherEpoch) and not self._writing:
                 raise
             self._poison = cause
             self._attached = False
@@ -228,12 +257,14 @@ class PartitionLog:
 
     def _settle(self, before: Head | None, found: Head, *, damaged: bool) -> Head:
         """Write the head that says that everything up to the found end is durable."""
+        is_new = before is None
         before = before or Head()
         settled = found.synced()._replace(
             # Of an entry that was lost, but no entry before it is younger: time never goes back.
             timestamp=max(found.timestamp, before.timestamp),
             # Whoever lost them may have failed to tell; nobody may go on as if they were there.
             failures=before.failures + (found.next_offset < before.next_offset),
+            epoch=EPOCH_UNKNOWN if damaged or (is_new and found.position) else before.epoch,
             generation=before.generation,
         )
         self._head_durable = False
@@ -271,10 +302,15 @@ class PartitionLog:
             if len(rows) < len(index.rows):
                 self._store.truncate(key, len(rows) * ROW_BYTES)
 
-    def _append(self, drafts: Sequence[Draft], *, sync: bool) -> Appended:
+    def _append(self, drafts: Sequence[Draft], *, sync: bool, epoch: int | None) -> Appended:
         head = self._secure(self._take_over())
+        if epoch is not None and head.epoch != epoch:
+            raise OtherEpoch
         if head.position >= self.segment_bytes_max and head.next_offset > head.segment_base:
             head = self._roll(head)
+        return self._write_entries(head, drafts, sync=sync)
+
+    def _write_entries(self, head: Head, drafts: Sequence[Draft], *, sync: bool) -> Appended:
         writing = Writing(head, max(head.timestamp, self._system.clock.time_ms()))
         if head.position == 0:
             writing.add(self._start_entry(head))

@@ -21,11 +21,13 @@ from penstock.log.checks import check_columns, record_size
 from penstock.log.columns import Columns
 from penstock.log.deadlines import Deadlines, check_seconds, within
 from penstock.log.engine import Engine
+from penstock.log.epoch_change import check_partitions
+from penstock.log.epoch_replay import replayed
 from penstock.log.event_log import LogEvents
 from penstock.log.journal import LogJournal
 from penstock.log.maintenance import MaintenanceReport
 from penstock.log.open_topic import OpenTopic, Surroundings
-from penstock.log.places import Position, check_one_partition, fetch, resolve
+from penstock.log.places import Position, resolve
 from penstock.log.publishing import add_later, publish_columns
 from penstock.log.reader import PartitionReader
 from penstock.log.receipts import Acknowledgement, BatchAcknowledgement, PublishedRow, Receipt
@@ -177,10 +179,30 @@ class WalMessageQueue:
         if self._read_only:
             raise UsageError("the queue was opened read-only")
         file = TopicFile(self.store, name)
-        topic.state = await asyncio.to_thread(lambda: file.change_config(**changes))
+        changed = await asyncio.to_thread(lambda: file.change_config(**changes))
+        topic.reconfigure(changed.config)
         topic.writer.reconfigure(topic.state.config)
         for log in topic.logs:
             log.segment_bytes_max = topic.state.config.segment_bytes_max
+        return topic.state
+
+    async def repartition(
+        self, name: str, partitions: int, timeout: float = PUBLISH_TIMEOUT_SECONDS
+    ) -> TopicState:
+        """Give a topic another number of partitions, more or fewer, for all processes at once.
+
+        Everybody may go on publishing and reading: no record is lost or doubled, and the order
+        per key is kept. Keys move to other partitions; subscribers get them from there when they
+        have had all from before the change. Partitions that get no more records stay readable
+        until retention has removed what is in them. When it raises, is cancelled, or the process
+        dies, the topic has either its old count or the new one.
+        """
+        check_partitions(partitions)
+        check_seconds(timeout)
+        topic = await within(timeout, self._engine.topics.open_existing(name), f"open {name!r}")
+        if self._read_only:
+            raise UsageError("the queue was opened read-only")
+        await within(timeout, self._engine.repartition(topic, partitions), f"repartition {name!r}")
         return topic.state
 
     async def topics(self) -> list[str]:
@@ -328,7 +350,7 @@ class WalMessageQueue:
         finally:
             await subscription.close()
 
-    async def replay(
+    def replay(
         self,
         topic: str,
         *,
@@ -336,19 +358,11 @@ class WalMessageQueue:
         end: Position = "latest",
         partition: int | None = None,
     ) -> AsyncIterator[Record]:
-        """The durable records between two positions, partition by partition. Commits nothing."""
-        opened = await self._engine.topics.open_existing(topic)
-        if partition is None:
-            check_one_partition(start, opened.state.partitions)
-            check_one_partition(end, opened.state.partitions)
-        numbers = range(opened.state.partitions) if partition is None else [partition]
-        for number in numbers:
-            reader, first, stop = await self._range(topic, number, start, end)
-            cursor = reader.cursor(first)
-            while cursor.offset < stop and (records := await asyncio.to_thread(fetch, cursor)):
-                for record in records:
-                    if record.offset < stop:
-                        yield record
+        """The durable records between two positions, partition by partition. Commits nothing.
+
+        Those from before a change of the partition count come before those from after it.
+        """
+        return replayed(self, topic, start, end, partition)
 
     async def read_arrow(
         self,
@@ -383,6 +397,7 @@ class WalMessageQueue:
         self, topic: str, partition: int, start: Position, end: Position
     ) -> tuple[PartitionReader, int, int]:
         opened = await self._engine.topics.open_existing(topic)
+        await opened.look_again()
         reader = opened.reader(partition)
         first = await asyncio.to_thread(resolve, reader, start)
         stop = await asyncio.to_thread(resolve, reader, end)

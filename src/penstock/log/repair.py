@@ -19,6 +19,7 @@ from penstock.errors import (
     UnknownTopic,
     UnsupportedFormat,
 )
+from penstock.log.epoch import Epoch
 from penstock.log.head import HeadFile
 from penstock.log.inspection import LostRange, Problem, inspect_segment
 from penstock.log.names import PartitionKeys, SegmentName, check_name
@@ -32,7 +33,7 @@ from penstock.log.repair_partition import (
 )
 from penstock.log.sealed import LOCK_TIMEOUT_SECONDS, leftovers, stores_of
 from penstock.log.segment import SegmentSource
-from penstock.log.topic import Epoch, Retention, TopicConfig, TopicFile, TopicState
+from penstock.log.topic import Retention, TopicConfig, TopicFile, TopicState
 from penstock.log.verify import Places, Where, opened_all, partitions_of, topics_of, verify
 from penstock.system import System
 

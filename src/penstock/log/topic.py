@@ -9,10 +9,12 @@ from __future__ import annotations
 import enum
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from penstock.errors import (
     DamagedFile,
@@ -23,6 +25,7 @@ from penstock.errors import (
     UnsupportedFormat,
 )
 from penstock.log.codec import Codec, compress
+from penstock.log.epoch import Epoch, are_sound, partitions_of_all
 from penstock.log.frame import ENTRY_BYTES_MAX, RECORDS_MAX
 from penstock.log.names import check_name, topic_key
 from penstock.stores.base import PersistentBackingStore
@@ -154,14 +157,6 @@ _RANGES = (
 )
 
 
-class Epoch(msgspec.Struct, frozen=True):
-    """From when on a topic has how many partitions."""
-
-    epoch: int
-    partitions: int
-    since_ms: int
-
-
 class TopicState(msgspec.Struct, frozen=True, kw_only=True):
     """All that ``topic.json`` holds."""
 
@@ -177,6 +172,16 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
     def partitions(self) -> int:
         """How many partitions the topic has now."""
         return self.epochs[-1].partitions
+
+    @property
+    def partitions_all(self) -> int:
+        """How many partitions may have records; those count that get no more."""
+        return partitions_of_all(self.epochs)
+
+    @property
+    def epoch(self) -> int:
+        """How often the partition count was changed."""
+        return self.epochs[-1].epoch
 
 
 class _Generation(msgspec.Struct, kw_only=True):
@@ -235,35 +240,40 @@ class TopicFile:
 
     def add_subscriber(self, name: str, starts: dict[int, int]) -> TopicState:
         """Register a subscriber, so that retention waits for it."""
-        with self._lock():
-            document, state = self._read()
+
+        def add(state: TopicState) -> TopicState:
             if name in state.subscribers:
                 return state
-            subscribers = {**state.subscribers, name: starts}
-            changed = msgspec.structs.replace(state, subscribers=subscribers)
-            self._write(document.generation + 1, changed, document)
-            return changed
+            return replace(state, subscribers={**state.subscribers, name: starts})
+
+        return self.update(add)
 
     def remove_subscriber(self, name: str) -> TopicState:
         """Forget a subscriber: retention waits for it no longer."""
-        with self._lock():
-            document, state = self._read()
+
+        def remove(state: TopicState) -> TopicState:
             subscribers = {key: at for key, at in state.subscribers.items() if key != name}
-            changed = msgspec.structs.replace(state, subscribers=subscribers)
-            self._write(document.generation + 1, changed, document)
-            return changed
+            return replace(state, subscribers=subscribers)
+
+        return self.update(remove)
 
     def change_config(self, **changes: Any) -> TopicState:
         """Change settings other than the partition count, for all processes."""
         if "partitions" in changes:
-            raise InvalidOption("partitions are fixed at creation; they change by epochs")
+            raise InvalidOption("partitions are changed by repartition()", option="partitions")
         for name in changes.keys() - set(TopicConfig.__struct_fields__):
             raise InvalidOption(f"there is no setting {name!r} of topics", option=name)
+        return self.update(
+            lambda state: replace(state, config=replace(state.config, **changes).check())
+        )
+
+    def update(self, change: Callable[[TopicState], TopicState]) -> TopicState:
+        """Change the topic under its lock; nothing is written when it stays as it was."""
         with self._lock():
             document, state = self._read()
-            config = msgspec.structs.replace(state.config, **changes).check()
-            changed = msgspec.structs.replace(state, config=config)
-            self._write(document.generation + 1, changed, document)
+            changed = change(state)
+            if changed != state:
+                self._write(document.generation + 1, changed, document)
             return changed
 
     def generations(self) -> list[tuple[int, TopicState]]:
@@ -319,7 +329,7 @@ class TopicFile:
         state = self._decode_state(bytes(document.topic))
         if state.name != self._topic:
             raise self._damage(f"it describes topic {state.name[:80]!r}")
-        if not state.epochs or not 1 <= state.partitions <= PARTITIONS_MAX:
+        if not are_sound(state.epochs, PARTITIONS_MAX):
             raise self._damage("the partitions are out of range")
         return document, state
 
@@ -367,9 +377,9 @@ class TopicFile:
     def _too_large(self, state: TopicState, size: int) -> InvalidOption:
         return InvalidOption(
             f"topic {self._topic!r} with {len(state.subscribers)} subscribers of "
-            f"{state.partitions} partitions needs {size} bytes in {self.key}, at most "
-            f"{TOPIC_BYTES_MAX} are allowed; nothing was changed. Unsubscribe names that are not "
-            "used any more, or make a topic with fewer partitions",
+            f"{state.partitions} partitions in {len(state.epochs)} epochs needs {size} bytes in "
+            f"{self.key}, at most {TOPIC_BYTES_MAX} are allowed; nothing was changed. Unsubscribe "
+            "names that are not used any more, or make a topic with fewer partitions",
             topic=self._topic,
             limit=TOPIC_BYTES_MAX,
         )

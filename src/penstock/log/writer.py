@@ -10,17 +10,17 @@ from functools import partial
 from itertools import islice
 
 from penstock.errors import (
-    BufferFull,
     Closed,
+    DeadlineExceeded,
     PenstockError,
-    RecordTooLarge,
     RetentionFull,
 )
-from penstock.log.batch import Batch, Item, Parcel, Router, gather
+from penstock.log.batch import Batch, Item, Parcel, gather
 from penstock.log.checks import largest_record, record_size
 from penstock.log.columns import RECORD_OVERHEAD_BYTES, Columns
+from penstock.log.epoch_routing import ROUTES_MAX, Routing
 from penstock.log.frame import Draft, draft
-from penstock.log.partition import PartitionLog
+from penstock.log.partition import OtherEpoch, PartitionLog
 from penstock.log.receipts import (
     Acknowledgement,
     Placement,
@@ -28,6 +28,7 @@ from penstock.log.receipts import (
     Receipt,
     was_told,
 )
+from penstock.log.refusals import buffer_full, record_too_large, retention_full
 from penstock.log.tail import TailCache
 from penstock.log.topic import FsyncPolicy, TopicConfig
 from penstock.system import Job, System, Worker
@@ -61,7 +62,14 @@ class TopicWriter:
         worker: Worker,
         on_commit: OnCommit,
         loop: asyncio.AbstractEventLoop | None = None,
+        epoch: int = 0,
+        partitions: int | None = None,
+        catch_up: Job | None = None,
     ) -> None:
+        """Records go to the first ``partitions`` of the logs, to all unless told otherwise.
+
+        ``catch_up`` calls ``reroute`` when the topic has another epoch than this one.
+        """
         self.topic = topic
         self.config = config
         self._logs = logs
@@ -72,7 +80,8 @@ class TopicWriter:
         self.on_roll: Job | None = None
         """Called on the worker after a segment was sealed, before its commit is acknowledged."""
         self._loop = loop
-        self._router = Router(len(logs), system.random.randrange(len(logs)))
+        self._catch_up = catch_up
+        self._routing = Routing(epoch, partitions or len(logs), system)
         self._items: deque[Item] = deque()
         self._receipt = Receipt(topic, loop)
         self._numbers = 1
@@ -193,7 +202,7 @@ class TopicWriter:
         """Retention says whether the topic is at its size and rejects records."""
         with self._refusing:
             if self._refusal is None or isinstance(self._refusal, RetentionFull):
-                self._refusal = self._retention_full() if full else None
+                self._refusal = retention_full(self.topic) if full else None
                 self._set_room()
 
     def stop(self) -> None:
@@ -238,29 +247,11 @@ class TopicWriter:
             raise self._refusal.again()
         limit = self.config.record_bytes_max
         if size > limit:
-            raise RecordTooLarge(
-                f"the record has {size} bytes, {self.topic!r} takes {limit} (record_bytes_max): "
-                "store the payload elsewhere and publish a reference to it",
-                topic=self.topic,
-                size=size,
-                limit=limit,
-            )
+            raise record_too_large(self.topic, size, limit)
         if self._lingering:
             # What lingers fills the buffer: there is nothing to wait for.
             self._submit()
-        raise BufferFull(
-            f"{self.pending_bytes} bytes of {self.topic!r} wait for the disk, which is the "
-            "limit (buffer_bytes_max); wait with publish() or try again",
-            topic=self.topic,
-            pending_bytes=self.pending_bytes,
-        )
-
-    def _retention_full(self) -> RetentionFull:
-        return RetentionFull(
-            f"topic {self.topic!r} is at its retention size and rejects records until its "
-            "subscribers have consumed some, or the limit is raised",
-            topic=self.topic,
-        )
+        raise buffer_full(self.topic, self.pending_bytes)
 
     def _schedule(self) -> None:
         """Ask for a commit: now, or after the linger time unless a batch is full."""
@@ -301,7 +292,7 @@ class TopicWriter:
         if batches:
             self.commits += 1
             try:
-                self._commit_parcels(self._route(batches))
+                self._commit_batches(batches)
             except Exception as error:
                 # No memory, no thread: what was not written fails, and the worker lives on.
                 self._fail_rest(batches, error)
@@ -370,32 +361,58 @@ class TopicWriter:
             self._unsynced[partition] = 0
             self._unsynced_because.pop(partition, None)
 
-    def _route(self, batches: Sequence[Batch]) -> dict[int, list[Parcel]]:
-        parcels: dict[int, list[Parcel]] = {}
-        for batch in batches:
-            for partition, parcel in self._router.route(batch):
-                parcels.setdefault(partition, []).append(parcel)
-        return parcels
+    def reroute(self, epoch: int, partitions: int) -> None:
+        """Send records to other partitions from the next batch on; from any thread."""
+        self._unsynced += [0] * (len(self._logs) - len(self._unsynced))
+        self._routing = Routing(epoch, partitions, self._system)
 
-    def _commit_parcels(self, parcels: Mapping[int, Sequence[Parcel]]) -> None:
+    def _commit_batches(self, batches: Sequence[Batch]) -> None:
+        """Write the batches; those that the partitions of a new epoch refuse are sent anew."""
+        routing = self._routing
+        parcels = routing.route(batches)
+        for _ in range(ROUTES_MAX):
+            astray = self._commit_parcels(parcels, routing.epoch)
+            if not astray:
+                return
+            assert self._catch_up is not None, "only repartition() makes epochs"
+            self._catch_up()
+            routing = self._routing
+            parcels = routing.route_again(astray)
+        raise DeadlineExceeded(f"topic {self.topic!r} is repartitioned all the time: try again")
+
+    def _commit_parcels(
+        self, parcels: Mapping[int, Sequence[Parcel]], epoch: int
+    ) -> Sequence[Parcel]:
+        """Write the parcels; returns those that are of another epoch than their partitions."""
         waiting: list[Job] = []
+        astray: list[Parcel] = []
         for partition, mine in parcels.items():
             records = sum(len(parcel.places) for parcel in mine)
             sync = self._wants_sync(partition, mine, records)
-            job = partial(self._commit_partition, partition, mine, records, sync)
+            job = partial(self._commit_partition, partition, mine, records, sync, epoch, astray)
             if sync:
                 waiting.append(job)
             else:
                 job()
         # Each of these waits for its own sync; side by side they wait once.
         self._worker.run_all(waiting)
+        return astray
 
     def _commit_partition(
-        self, partition: int, parcels: Sequence[Parcel], records: int, sync: bool
+        self,
+        partition: int,
+        parcels: Sequence[Parcel],
+        records: int,
+        sync: bool,
+        epoch: int,
+        astray: list[Parcel],
     ) -> None:
         try:
             drafts = [self._draft(parcel.columns) for parcel in parcels]
-            appended = self._logs[partition].append(drafts, sync=sync)
+            appended = self._logs[partition].append(drafts, sync=sync, epoch=epoch)
+        except OtherEpoch:
+            astray += parcels
+            return
         except Exception as error:
             # Whatever it is, the publishers hear of it and the worker lives on.
             self._fail(partition, parcels, error)

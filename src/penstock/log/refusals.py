@@ -1,0 +1,35 @@
+"""Why a record is not taken now: the errors, with what to do about them."""
+
+from __future__ import annotations
+
+from penstock.errors import BufferFull, RecordTooLarge, RetentionFull
+
+
+def record_too_large(topic: str, size: int, limit: int) -> RecordTooLarge:
+    """A record is larger than its topic takes."""
+    return RecordTooLarge(
+        f"the record has {size} bytes, {topic!r} takes {limit} (record_bytes_max): "
+        "store the payload elsewhere and publish a reference to it",
+        topic=topic,
+        size=size,
+        limit=limit,
+    )
+
+
+def buffer_full(topic: str, pending_bytes: int) -> BufferFull:
+    """The bytes that wait for the disk are at their bound."""
+    return BufferFull(
+        f"{pending_bytes} bytes of {topic!r} wait for the disk, which is the "
+        "limit (buffer_bytes_max); wait with publish() or try again",
+        topic=topic,
+        pending_bytes=pending_bytes,
+    )
+
+
+def retention_full(topic: str) -> RetentionFull:
+    """The topic is at its size, and its policy is to reject."""
+    return RetentionFull(
+        f"topic {topic!r} is at its retention size and rejects records until its "
+        "subscribers have consumed some, or the limit is raised",
+        topic=topic,
+    )
