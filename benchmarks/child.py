@@ -16,7 +16,9 @@ SECONDS_MAX = 300
 READY, GO, DONE, FAILED = "ready", "go", "done", "failed"
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["benchmarks.workloads", "benchmarks.bus", "benchmarks.scale"])
+_context.set_forkserver_preload(
+    ["benchmarks.workloads", "benchmarks.bus", "benchmarks.scale", "benchmarks.streaming"]
+)
 _parent: Connection | None = None
 
 

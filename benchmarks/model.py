@@ -214,4 +214,7 @@ POINTS = {
     "batch-100": "in batches of 100",
     "slow-handler": "the handler waits a millisecond",
     "watched": "what watching adds",
+    "manual-commit": "each batch is committed, durably, before the next one",
+    "auto-commit": "committed ten times a second",
+    "hand-over": "until everybody has their share",
 }

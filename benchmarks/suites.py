@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks import bus, scale, targets, workloads
+from benchmarks import bus, scale, streaming, targets, workloads
 from benchmarks.bus.targets import TARGETS as BUS_TARGETS
 from benchmarks.model import Workload
 from benchmarks.scale.targets import TARGETS as SCALE_TARGETS
+from benchmarks.streaming.targets import TARGETS as STREAMING_TARGETS
 from benchmarks.targets import Target
 
 
@@ -106,6 +107,24 @@ SUITES = {
                 "- “µs of processor” is the time of this process for each event; on a busy machine it says",
                 "  more than the rate.",
             ),
+        ),
+        Suite(
+            "streaming",
+            streaming.WORKLOADS,
+            STREAMING_TARGETS,
+            ("penstock", "crc32c", "msgspec", "numpy"),
+            profiled=(
+                "end_to_end/100/manual-commit/partitions-4-processes-1",
+                "end_to_end/100/auto-commit/partitions-4-processes-1",
+                "parallel/slow-handler/in-flight-400",
+            ),
+            about_targets="The median is judged.",
+            explained="partitions-1-processes-1",
+            how=(
+                "- Everything goes through `EmbeddedTransport`, as a service does it: a log in a directory,",
+                "  every record durable when its call returns, groups that any process may join.",
+            ),
+            on_disk=True,
         ),
     )
 }

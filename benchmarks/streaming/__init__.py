@@ -1,0 +1,10 @@
+"""Every workload of streaming, in the order of the report."""
+
+from benchmarks.model import Workload
+from benchmarks.streaming import end_to_end, parallel, rebalance
+
+WORKLOADS: tuple[Workload, ...] = (
+    end_to_end.WORKLOAD,
+    rebalance.WORKLOAD,
+    parallel.WORKLOAD,
+)
