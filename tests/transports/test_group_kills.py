@@ -18,7 +18,7 @@ MEMBERS = 3
 LEASE = {"lease_seconds": 0.5, "release_seconds": 0.3}
 RECORDS_EACH = 50
 DEADLINE_SECONDS = 90
-PAUSES = (0.05, 0.2, 0.8)
+PAUSES = (0.1, 0.8, 1.2)
 """Shorter and longer than the lease."""
 
 
@@ -63,12 +63,12 @@ class Crowd:
 
     async def disturb(self, stack, chance):
         member = chance.choice(list(self.listening))
-        if chance.random() < 0.5:
-            member.send(signal.SIGKILL)
+        what = chance.choice([signal.SIGKILL, signal.SIGSTOP, signal.SIGUSR1])
+        member.send(what)
+        if what is signal.SIGKILL:
             await self.listening.pop(member)
             await self.add(stack)
         else:
-            member.send(signal.SIGSTOP)
             await asyncio.sleep(chance.choice(PAUSES))
             member.send(signal.SIGCONT)
 
@@ -76,6 +76,12 @@ class Crowd:
         for member, listening in self.listening.items():
             member.send(signal.SIGKILL)
             await listening
+
+
+async def produce(transport, portions):
+    for _ in range(portions):
+        await transport.produce("orders", [b"x"] * 60)
+        await asyncio.sleep(0.02)
 
 
 async def run(place, seed, disturbances):
@@ -87,9 +93,10 @@ async def run(place, seed, disturbances):
         crowd = Crowd(f"log:{place}", ledger)
         await asyncio.gather(*(crowd.add(stack) for _ in range(MEMBERS)))
         for _ in range(disturbances):
-            await transport.produce("orders", [b"x"] * chance.randint(1, 2_000))
+            producing = asyncio.create_task(produce(transport, chance.randint(1, 40)))
             await asyncio.sleep(chance.uniform(0, 0.2))
             await crowd.disturb(stack, chance)
+            await producing
         await transport.produce("orders", [b"x"] * 600)
         async with asyncio.timeout(DEADLINE_SECONDS):
             while any(one.records for one in await transport.lag("orders", "billing")):

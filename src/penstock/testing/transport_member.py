@@ -4,12 +4,17 @@
 options, which are JSON. With a number of records it reads batches of that size for ever, and says in a
 line of JSON what it got and, when the commit was accepted, what is done. Without, it does what it is
 told, line by line: ``take``, ``commit``, ``has``; the end of its input is its end.
+
+A SIGUSR1 makes it stop itself, as SIGSTOP does, at the worst moment: when it has a batch and is about to
+commit it. SIGCONT lets it go on, or withdraws that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import sys
 
 from penstock.errors import DeadlineExceeded, Fenced
@@ -29,8 +34,14 @@ def _about(batch: StreamBatch) -> Said:
 
 
 async def _run(consumer: Consumer, records_max: int) -> None:
+    asked_to_stop: list[bool] = []
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, asked_to_stop.append, True)
+    loop.add_signal_handler(signal.SIGCONT, asked_to_stop.clear)
     async for batch in consumer.batches(records_max):
         say("got", *_about(batch))
+        if asked_to_stop:
+            os.kill(os.getpid(), signal.SIGSTOP)
         try:
             await consumer.commit(batch)
         except Fenced:
