@@ -48,14 +48,22 @@ class Changes:
             self._watch = self._store.watch()
             if self._watch is not None:
                 self._loop.add_reader(self._watch.fileno(), self._on_change)
+        self._watch_heads(topic)
+
+    def _watch_heads(self, topic: OpenTopic) -> list[int]:
+        """Watch the heads that are not watched yet, and tell which."""
+        new: list[int] = []
         if self._watch is not None:
             try:
                 for number, log in enumerate(topic.logs):
-                    self._heads[log.keys.head] = (topic, number)
-                    self._store.watch_key(self._watch, log.keys.head)
+                    if log.keys.head not in self._heads:
+                        new.append(number)
+                        self._heads[log.keys.head] = (topic, number)
+                        self._store.watch_key(self._watch, log.keys.head)
             except StorageError:
                 # No more watches on this machine, or no head yet: ask now and then instead.
                 self._stop_watching()
+        return new
 
     def ticket(self, topic: str) -> int:
         """How often the bell of the topic rang so far."""
@@ -69,6 +77,10 @@ class Changes:
         if topic in self._unread:
             await asyncio.to_thread(self._topics[topic].refresh)
             self._unread.discard(topic)
+            self.wake(topic)
+        if new := self._watch_heads(self._topics[topic]):
+            # The topic was repartitioned; something may have come before the watch.
+            await asyncio.to_thread(self._topics[topic].refresh, new)
             self.wake(topic)
         self._pause = POLL_SECONDS_MIN
         while self.ticket(topic) == ticket:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING
 
@@ -31,8 +31,7 @@ class GroupMembership(Membership):
         """
         with ExitStack() as stack:
             stack.push(super()._claim_name())
-            if self._name not in self._file.read().subscribers:
-                self._register()
+            self._enlist()
 
     def found(self, places: list[Place]) -> list[int | DamagedFile]:
         """Where the offset files say to go on, or why that is not known."""
@@ -57,6 +56,9 @@ class GroupMembership(Membership):
     def _find_places(self) -> None:
         """They are found when a partition is given to this member."""
 
+    def _go_on(self, places: list[Place]) -> None:
+        """As above."""
+
 
 class GroupSubscription(Subscription):
     """The records of those partitions that a member was given; all others are held.
@@ -69,6 +71,8 @@ class GroupSubscription(Subscription):
         super().__init__(queue._engine, topic, group, start)
         self._trouble: Exception | None = None
         self._given: frozenset[int] = frozenset()
+        self.on_growth: Callable[[], None] | None = None
+        """Called when the topic has more partitions than before."""
         # So that closing the queue closes it.
         queue._subscriptions.add(self)
 
@@ -92,6 +96,9 @@ class GroupSubscription(Subscription):
 
     async def start(self, partitions: Iterable[int]) -> None:
         """Go to the committed offsets. Where one cannot be read, the damage is raised until a seek."""
+        # Another member may have seen before this one that the topic has more partitions.
+        await self._topic.look_again()
+        await self._follow_epochs()
         places = self._places_of(partitions)
         found = await asyncio.to_thread(self._call, self._shared.found, places)
         for place, at in zip(places, found, strict=True):
@@ -147,3 +154,12 @@ class GroupSubscription(Subscription):
 
     def _check_places(self) -> None:
         """Damage of what others read is theirs."""
+
+    def _elsewhere(self) -> frozenset[int]:
+        return frozenset(range(len(self._places))) - self._given
+
+    def _grew(self, places: Sequence[Place]) -> None:
+        """The new ones are held until they are given to this member."""
+        self._paused |= {place.number for place in places}
+        if self.on_growth is not None:
+            self.on_growth()

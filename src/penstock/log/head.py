@@ -85,7 +85,7 @@ class HeadFile:
         if len(fields) < _FIELDS.size or len(epoch) not in (0, _EPOCH.size):
             return None, bool(slot.damaged or slot.generation)
         (number,) = _EPOCH.unpack(epoch) if epoch else (0,)
-        head = Head(*_FIELDS.unpack(fields), epoch=number, generation=slot.generation)
+        head = Head(*_FIELDS.unpack(fields))._replace(epoch=number, generation=slot.generation)
         return head, bool(slot.damaged)
 
     def write(self, head: Head) -> Head:

@@ -43,7 +43,9 @@ class PartitionLag:
 
 async def topic_state(queue: WalMessageQueue, topic: str) -> TopicState:
     """What a topic is; UnknownTopic when nobody has made it."""
-    return (await queue._engine.topics.open_existing(topic)).state
+    opened = await queue._engine.topics.open_existing(topic)
+    await opened.look_again()
+    return opened.state
 
 
 async def lag_of(queue: WalMessageQueue, topic: str, name: str) -> Sequence[PartitionLag]:
@@ -53,6 +55,7 @@ async def lag_of(queue: WalMessageQueue, topic: str, name: str) -> Sequence[Part
     """
     check_name("subscriber", name)
     opened = await queue._engine.topics.open_existing(topic)
+    await opened.look_again()
     return await asyncio.to_thread(_lags, opened, name)
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 
+from msgspec.structs import replace
+
 from penstock.errors import DamagedFile, DeadlineExceeded, SubscriberBusy
+from penstock.log.epoch import first_offset
 from penstock.log.group_file import GroupFile
 from penstock.log.group_state import swept
 from penstock.log.names import group_state_key
 from penstock.log.offsets import LOCK_TIMEOUT_SECONDS, OffsetFile
 from penstock.log.open_topic import OpenTopic
-from penstock.log.places import Place, Position, resolve_start
+from penstock.log.places import Place, Position, has_records, resolve_start
 from penstock.log.sealed import maintenance
-from penstock.log.topic import TopicFile
+from penstock.log.topic import TopicFile, TopicState
 
 
 class Membership:
@@ -39,10 +43,13 @@ class Membership:
         claim = self._claim_name()
         try:
             self._check_members()
-            self.places = [self._place(number) for number in range(len(self.topic.logs))]
-            self._find_places()
             # Others may have appended between the opening of the topic and the watch on it.
             self.topic.refresh()
+            if self.topic.behind:
+                self.topic.catch_up()
+            numbers = range(self.topic.state.partitions_all)
+            self.places = [self._place(number) for number in numbers]
+            self._find_places()
         except BaseException:
             claim.__exit__(None, None, None)
             raise
@@ -120,13 +127,69 @@ class Membership:
         return OffsetFile(self._store, self._name, self.topic.name, number, self._offsets)
 
     def _find_places(self) -> None:
-        if self._name not in self._file.read().subscribers:
-            self._register()
-        for place in self.places:
+        self._enlist()
+        self._go_on(self.places)
+
+    def _go_on(self, places: list[Place]) -> None:
+        for place in places:
             try:
                 place.move(self._resume(place))
             except DamagedFile as damage:
                 place.damage = damage
+
+    def new_places(self) -> list[Place]:
+        """Places in the partitions that the topic has got since; each at its first record."""
+        numbers = range(len(self.places), self.topic.state.partitions_all)
+        self._meet(numbers)
+        places = [self._place(number) for number in numbers]
+        self._go_on(places)
+        return places
+
+    def consumed(self, ends: Mapping[int, int]) -> dict[int, int]:
+        """How far the members of a group have consumed partitions, up to these ends at most.
+
+        What is committed counts, and whatever is not there any more.
+        """
+        return {number: self._consumed(number, end) for number, end in ends.items()}
+
+    def _consumed(self, number: int, end: int) -> int:
+        try:
+            found = self._file_of(number).read()
+        except DamagedFile:
+            # Whoever reads the partition tells.
+            return 0
+        offset = first_offset(self.topic.state.epochs, number) if found is None else found.offset
+        if offset < end and not has_records(self.topic.reader(number), offset, end):
+            return end
+        return offset
+
+    def _enlist(self) -> None:
+        """Register the name when it is new, and let it meet partitions that are new to it."""
+        if self._name not in self._file.read().subscribers:
+            self._register()
+        else:
+            self._meet(range(len(self.places)))
+
+    def _meet(self, numbers: Iterable[int]) -> None:
+        """Start in partitions that came after the registration: at the first record of each."""
+        now = self.topic.around.system.clock.time_ms()
+
+        def meet(state: TopicState) -> TopicState:
+            known = state.subscribers.get(self._name)
+            if known is None:
+                return state
+            new = {
+                number: first_offset(state.epochs, number)
+                for number in numbers
+                if number not in known
+            }
+            for number, offset in new.items():
+                # Forward only: another member may have been quicker.
+                self._file_of(number).commit(offset, now)
+            return replace(state, subscribers={**state.subscribers, self._name: known | new})
+
+        if not self._file.read().subscribers.get(self._name, {}).keys() >= set(numbers):
+            self._file.update(meet)
 
     def _register(self) -> None:
         """Choose where to start, and let retention wait for this subscriber from now on."""

@@ -18,6 +18,8 @@ Position = int | datetime | Literal["earliest", "latest"]
 """An offset, a time (with a time zone), or an end of the log."""
 
 FETCH_BYTES = 1024 * 1024
+LOOK_BYTES = 4_096
+"""One record is wanted: an entry that is larger is read whole all the same."""
 FETCHED_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of the records of one fetch after decompression, unless a single entry has more."""
 
@@ -71,6 +73,16 @@ def check_one_partition(to: Position, partitions: int) -> None:
             "in seek(..., partition=...), or use a time, 'earliest' or 'latest'",
             option="partition",
         )
+
+
+def has_records(reader: PartitionReader, first: int, end: int) -> bool:
+    """Whether there is a record between two offsets; compaction and repair may have left none."""
+    try:
+        records = fetch(reader.cursor(first), LOOK_BYTES)
+    except OffsetOutOfRange:
+        # Retention took them; the subscriber has to say where it goes on.
+        return True
+    return bool(records) and records[0].offset < end
 
 
 def fetch(cursor: Cursor, bytes_max: int = FETCH_BYTES) -> list[Record]:
@@ -140,6 +152,14 @@ class Place:
             self.busy = False
         self.cursor = self.reader.cursor(offset)
         self.delivered = offset
+
+    async def next(self, end: int | None) -> list[Record]:
+        """The next records before this offset, from memory or from the disk; perhaps none."""
+        records = self.cached() or await self.fetch()
+        if end is not None and records and records[-1].offset >= end:
+            self.cursor.seek(end)
+            return [record for record in records if record.offset < end]
+        return records
 
     async def fetch(self) -> list[Record]:
         """The next records from the disk; none when the place was moved meanwhile."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Self, TypeVar
 
 from penstock.errors import Closed, DeadlineExceeded, InvalidOption
 from penstock.log.engine import Engine
+from penstock.log.epoch import first_offset
+from penstock.log.epoch_barrier import EpochBarrier
 from penstock.log.membership import Membership
 from penstock.log.names import check_name
 from penstock.log.open_topic import OpenTopic
@@ -17,6 +20,8 @@ from penstock.log.places import Place, Position, check_one_partition
 from penstock.log.records import Record
 
 BATCH_RECORDS_MAX = 10_000
+LOOK_SECONDS = 0.05
+"""How often a member at the end of an epoch looks how far the others are."""
 _T = TypeVar("_T")
 
 
@@ -60,6 +65,9 @@ class Subscription:
         self._at_hand: Iterator[Record] = iter(())
         """Read and not delivered yet."""
         self._current: Record | None = None
+        self._barrier = EpochBarrier()
+        self._consumed_elsewhere: Mapping[int, int] = {}
+        """What other members of the group have consumed, as far as it keeps an epoch shut."""
         self._filling = asyncio.Lock()
         self._opening: asyncio.Future[None] | None = None
         self._releasing: asyncio.Future[None] | None = None
@@ -153,7 +161,7 @@ class Subscription:
         A mapping tells for each partition the offset of the next record that is not consumed.
         Offsets only move forward: committing an older record changes nothing.
         """
-        await self.open()
+        await self._ready()
         await asyncio.shield(self._begin(Membership.commit, self._wanted(record)))
 
     async def seek(self, to: Position, *, partition: int | None = None) -> None:
@@ -161,7 +169,7 @@ class Subscription:
 
         Without a partition it applies to all of them; an offset needs one, unless there is one.
         """
-        await self.open()
+        await self._ready()
         places = self._places
         if partition is None:
             check_one_partition(to, len(places))
@@ -175,14 +183,14 @@ class Subscription:
 
         Offsets that others committed under this name meanwhile count too.
         """
-        await self.open()
+        await self._ready()
         places = self._places_of(partitions)
         offsets = await asyncio.to_thread(self._call, self._membership.committed, places)
         self._move(places, offsets)
 
     async def pause(self, partitions: Iterable[int]) -> None:
         """Deliver nothing of these partitions until :meth:`resume`. Kept in memory only."""
-        await self.open()
+        await self._ready()
         places = self._places_of(partitions)
         self._paused |= {place.number for place in places}
         # What was read and not delivered is read again later. Damage stays what it is.
@@ -191,7 +199,7 @@ class Subscription:
 
     async def resume(self, partitions: Iterable[int]) -> None:
         """Deliver records of these partitions again, from where they were paused."""
-        await self.open()
+        await self._ready()
         self._paused -= {place.number for place in self._places_of(partitions)}
         self._changes.wake(self.topic)
 
@@ -215,10 +223,12 @@ class Subscription:
         """Durable records that were not delivered yet, over all partitions."""
         if self._joined is None:
             return 0
-        self._topic.note_commits()
-        durable = self._topic.durable
+        topic = self._topic
+        topic.note_commits()
+        places = self.positions()
         return sum(
-            max(0, durable[number] - position) for number, position in self.positions().items()
+            max(0, durable - places.get(number, first_offset(topic.state.epochs, number)))
+            for number, durable in enumerate(topic.durable)
         )
 
     # Life
@@ -241,7 +251,7 @@ class Subscription:
         return self._joined.places if self._joined else []
 
     def _join(self, topic: OpenTopic) -> None:
-        check_one_partition(self._start, topic.state.partitions)
+        check_one_partition(self._start, topic.state.partitions_all)
         self._changes.follow(topic)
         self._joined = Membership(topic, self.name, self._start)
 
@@ -340,6 +350,8 @@ class Subscription:
         for place, offset in zip(places, offsets, strict=True):
             place.damage = None
             place.move(offset)
+        self._barrier.reset()
+        self._consumed_elsewhere = {}
         # One that waits at the old place looks at the new one.
         self._changes.wake(self.topic)
 
@@ -364,20 +376,77 @@ class Subscription:
 
     async def _next(self) -> tuple[Place, list[Record]]:
         """The next records of some partition; waits for them. The partitions take turns."""
-        places = self._places
         while True:
             changed = self._changes.ticket(self.topic)
+            await self._follow_epochs()
+            places = self._places
+            self._barrier.advance(range(len(places)), self._consumed)
             for _ in places:
+                self._turn %= len(places)
                 place = places[self._turn]
-                self._turn = (self._turn + 1) % len(places)
+                self._turn += 1
                 self._check_open()
                 if place.number in self._paused:
                     continue
-                if place.cursor.offset < self._topic.durable[place.number]:
-                    records = place.cached() or await place.fetch()
+                end = self._barrier.end(place.number)
+                durable = self._topic.durable[place.number]
+                if place.cursor.offset < (durable if end is None else min(end, durable)):
+                    records = await place.next(end)
                     if records:
                         return place, records
+            if not await self._next_epoch():
+                await self._wait(changed)
+
+    # Epochs
+
+    async def _ready(self) -> None:
+        await self.open()
+        await self._follow_epochs()
+
+    async def _follow_epochs(self) -> None:
+        """Take over a change of the partition count, by whomever."""
+        topic = self._topic
+        if topic.behind:
+            await asyncio.to_thread(self._call, topic.catch_up)
+        if len(self._places) < topic.state.partitions_all:
+            new = await asyncio.to_thread(self._call, self._membership.new_places)
+            # No await from here on: of several who looked, one adds them.
+            new = [place for place in new if place.number >= len(self._places)]
+            self._places.extend(new)
+            self._grew(new)
+        self._barrier.follow(topic.state.epochs)
+
+    def _grew(self, places: Sequence[Place]) -> None:
+        """There are more partitions now."""
+
+    def _elsewhere(self) -> frozenset[int]:
+        """The partitions that other members of the group read."""
+        return frozenset()
+
+    def _consumed(self, number: int) -> int:
+        """How far a partition is consumed: delivered here, as nothing is at hand, or committed."""
+        if number in self._elsewhere():
+            return self._consumed_elsewhere.get(number, 0)
+        return self._places[number].cursor.offset
+
+    async def _next_epoch(self) -> bool:
+        """Whether the next epoch may be read now, since the one at hand is consumed by all."""
+        numbers = range(len(self._places))
+        left = self._barrier.left(numbers, self._consumed)
+        if left and self._elsewhere().issuperset(left):
+            ends = {number: self._barrier.end(number) or 0 for number in left}
+            consumed = await asyncio.to_thread(self._call, self._membership.consumed, ends)
+            self._consumed_elsewhere = {**self._consumed_elsewhere, **consumed}
+        return self._barrier.advance(numbers, self._consumed)
+
+    async def _wait(self, changed: int) -> None:
+        """Wait for the bell; if others keep the epoch shut, only a while: commits ring none."""
+        if self._barrier.is_last or not self._elsewhere():
             await self._changes.wait(self.topic, changed)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_SECONDS):
+                await self._changes.wait(self.topic, changed)
 
 
 class _Batches(AsyncIterator[RecordBatch]):

@@ -44,6 +44,7 @@ CAPABILITIES = Capabilities(
     lag=True,
     lag_time=True,
     list_groups=True,
+    repartition=True,
 )
 """What it can do on every store; durable and shared depend on the store."""
 
@@ -200,6 +201,10 @@ class EmbeddedTransport(Transport):
     async def forget(self, topic: str, group: str) -> None:
         """Remove the offsets of a group without a live member; SubscriberBusy when it has one."""
         await self.queue.unsubscribe(topic, check_name("group", group))
+
+    async def repartition(self, topic: str, partitions: int) -> None:
+        """Change the partition count, up or down; see ``WalMessageQueue.repartition``."""
+        await self.queue.repartition(topic, partitions)
 
     async def groups(self, topic: str) -> Sequence[str]:
         """All that retention waits for; those of other processes too, as the topic's file has them."""

@@ -6,7 +6,14 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from penstock.errors import Fenced, OffsetOutOfRange, SubscriberBusy, UnknownPartition, UsageError
+from penstock.errors import (
+    Fenced,
+    OffsetOutOfRange,
+    PenstockError,
+    SubscriberBusy,
+    UnknownPartition,
+    UsageError,
+)
 from penstock.log.group_session import GroupSession
 from penstock.log.group_state import Partitions, TopicPartition
 from penstock.log.group_subscription import GroupSubscription
@@ -60,6 +67,8 @@ class EmbeddedConsumer(Consumer):
         self._reading: frozenset[int] = frozenset()
         self._paused: frozenset[int] = frozenset()
         self._progress = asyncio.Event()
+        self._growing: asyncio.Task[None] | None = None
+        subscription.on_growth = self._grew
 
     # Life
 
@@ -105,6 +114,9 @@ class EmbeddedConsumer(Consumer):
         self._closed = True
         if self._opening is not None:
             await asyncio.wait([self._opening])
+        if self._growing is not None:
+            self._growing.cancel()
+            await asyncio.wait([self._growing])
         try:
             await self._session.stop()
         finally:
@@ -269,6 +281,22 @@ class EmbeddedConsumer(Consumer):
         self._subscription.fail(error)
 
     # Inside
+
+    def _grew(self) -> None:
+        """The topic has more partitions: the group shares them out."""
+        if self._is_open and not self._closed:
+            self._growing = asyncio.create_task(self._grow(self._growing))
+
+    async def _grow(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await before
+        try:
+            await self._session.resubscribe({self.topic: self._subscription.partitions})
+        except Fenced:
+            # It joins again by itself, with all partitions that it knows then.
+            self._session.renew()
+        except PenstockError as error:
+            self.failed(error)
 
     def _deliver(self) -> None:
         self._subscription.deliver(self._reading - self._paused)
