@@ -20,6 +20,7 @@ from penstock.errors import (
     UnsupportedFormat,
 )
 from penstock.log.epoch import Epoch
+from penstock.log.group_check import group_steps
 from penstock.log.head import HeadFile
 from penstock.log.inspection import LostRange, Problem, inspect_segment
 from penstock.log.names import PartitionKeys, SegmentName, check_name
@@ -85,6 +86,7 @@ def repair(
             raise UnknownTopic(f"there is no topic {topic!r} to repair", topic=topic)
         work = _Repair(places, machine, report)
         state = work.mend_topic(config)
+        work.mend_groups(state)
         for partition in partitions_of(places.store, topic, state):
             work.mend_partition(PartitionKeys(topic, partition), state)
         if not dry_run:
@@ -128,6 +130,10 @@ class _Repair:
             state, message = self._topic_again(sound, config)
         self._do([self._topic_step(file, generation + 2, state, message)])
         return state
+
+    def mend_groups(self, state: TopicState) -> None:
+        """The members' files of the groups that read the topic."""
+        self._do(list(group_steps(self._store, state.subscribers, self._system)))
 
     def _topic_again(
         self, sound: Sequence[tuple[int, TopicState]], config: TopicConfig | None

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from penstock.errors import DamageError, KeyNotFound, UnknownPartition, UnknownTopic
+from penstock.log.group_check import group_problems
 from penstock.log.head import HeadFile
 from penstock.log.inspection import Problem, VerifyReport
 from penstock.log.names import PartitionKeys
@@ -174,6 +175,10 @@ class Pace:
 def _verify_topic(places: Places, name: str, report: VerifyReport) -> None:
     report.topics.append(name)
     state = check_topic(places.store, name, report.problems)
+    if state is not None:
+        known = {problem.file for problem in report.problems}
+        found = group_problems(places.store, state.subscribers)
+        report.problems += [problem for problem in found if problem.file not in known]
     for partition in partitions_of(places.store, name, state):
         report.add(_verify_partition(places, PartitionKeys(name, partition), state))
 
