@@ -16,7 +16,7 @@ from penstock.log.inspection import (
     VerifyReport,
     inspect_segment,
 )
-from penstock.log.names import PartitionKeys, SegmentName
+from penstock.log.names import PartitionKeys, SegmentName, topic_key
 from penstock.log.offsets import OffsetFile
 from penstock.log.recovery import TailScanner
 from penstock.log.sealed import leftovers, sealed_segments, stores_of
@@ -87,11 +87,29 @@ class PartitionCheck:
         self, state: TopicState, offsets: PersistentBackingStore | None = None
     ) -> None:
         """The subscribers' offsets of this partition."""
-        for name in sorted(state.subscribers):
+        for name, starts in sorted(state.subscribers.items()):
+            if self._keys.partition not in starts:
+                # The partition came later, and the subscriber has not met it yet.
+                continue
             file = OffsetFile(self._store, name, self._keys.topic, self._keys.partition, offsets)
             problem = self._offset_problem(name, file, state)
             if problem is not None:
                 self._report.problems.append(problem)
+
+    def check_epochs(self, state: TopicState) -> None:
+        """The offsets at which epochs begin; call it after ``run``."""
+        number = self._keys.partition
+        start = max(epoch.start(number) for epoch in state.epochs)
+        if start > self._next_offset:
+            message = (
+                f"{topic_key(state.name)} says that an epoch begins at offset {start} of partition "
+                f"{number}, but the log ends at {self._next_offset}: subscribers would wait for "
+                "ever. Put the missing records back, or let penstock.repair() leave a gap for them."
+            )
+            problem = Problem(
+                topic_key(state.name), "epoch", message, None, self._next_offset, start
+            )
+            self._report.problems.append(problem)
 
     # Segments
 

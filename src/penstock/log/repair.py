@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
+from msgspec.structs import replace
+
 from penstock.errors import (
     DamagedFile,
     DamageError,
@@ -21,7 +23,7 @@ from penstock.errors import (
 )
 from penstock.log.epoch import Epoch
 from penstock.log.group_check import group_steps
-from penstock.log.head import HeadFile
+from penstock.log.head import EPOCH_UNKNOWN, Head, HeadFile
 from penstock.log.inspection import LostRange, Problem, inspect_segment
 from penstock.log.names import PartitionKeys, SegmentName, check_name
 from penstock.log.offsets import OffsetFile
@@ -142,7 +144,8 @@ class _Repair:
         known = [(number, one) for number, one in sound if one.name == name]
         if known:
             number, state = known[0]
-            return self._with_subscribers(state), f"go back to generation {number}"
+            state = self._with_subscribers(self._with_epoch(state))
+            return state, f"go back to generation {number}"
         message = "make it anew with default settings and no retention limits: set yours again"
         if config is not None:
             message = "make it anew with the settings that were given"
@@ -152,25 +155,31 @@ class _Repair:
         state = TopicState(name=name, created_ms=now, config=made, epochs=(Epoch(0, count, now),))
         return self._with_subscribers(state), message
 
+    def _with_epoch(self, state: TopicState) -> TopicState:
+        """With one more epoch when the heads know of one that the description does not have.
+
+        All that is there counts as older, so what comes now is read after it.
+        """
+        numbers = partitions_of(self._store, state.name, state)
+        keys = [PartitionKeys(state.name, number) for number in range(max(numbers) + 1)]
+        heads = [HeadFile(self._store, one.head).read() or Head() for one in keys]
+        newest = max((one.epoch for one in heads if one.epoch != EPOCH_UNKNOWN), default=0)
+        if newest <= state.epoch:
+            return state
+        ends = tuple(head.next_offset for head in heads)
+        made = Epoch(newest + 1, len(keys), self._system.clock.time_ms(), ends)
+        return replace(state, epochs=(*state.epochs, made))
+
     def _with_subscribers(self, state: TopicState) -> TopicState:
         """Whoever has offsets in this topic is a subscriber of it."""
         subscribers = dict(state.subscribers)
         for group in self._groups():
-            starts = {
-                number: offset
-                for number in range(state.partitions)
-                if (offset := self._committed(group, number)) is not None
-            }
-            if starts:
+            numbers = range(state.partitions_all)
+            found = {number: self._committed(group, number) for number in numbers}
+            if any(offset is not None for offset in found.values()):
+                starts = {number: offset or 0 for number, offset in found.items()}
                 subscribers.setdefault(group, starts)
-        return TopicState(
-            name=state.name,
-            created_ms=state.created_ms,
-            config=state.config,
-            epochs=state.epochs,
-            subscribers=subscribers,
-            marks=state.marks,
-        )
+        return replace(state, subscribers=subscribers)
 
     def _topic_step(
         self, file: TopicFile, generation: int, state: TopicState, message: str
@@ -188,7 +197,7 @@ class _Repair:
         """Segments, head, index and offsets of one partition."""
         with self._locked(keys.maintenance):
             with self._locked(keys.head):
-                self._do(self._plan(keys), keys.partition)
+                self._do(self._plan(keys, state), keys.partition)
             self._do(self._offset_steps(keys, state), keys.partition)
             if not self._report.dry_run:
                 self._attach(keys)
@@ -202,9 +211,10 @@ class _Repair:
             return nullcontext()
         return self._store.lock(key, LOCK_TIMEOUT_SECONDS)
 
-    def _plan(self, keys: PartitionKeys) -> list[Step]:
+    def _plan(self, keys: PartitionKeys, state: TopicState) -> list[Step]:
         floor = max(self._committed_by_all(keys.partition), default=0)
-        return PartitionRepair(self._store, keys, self._tier, self._system, floor).plan()
+        begun = max(epoch.start(keys.partition) for epoch in state.epochs)
+        return PartitionRepair(self._store, keys, self._tier, self._system, floor, begun).plan()
 
     def _leftover_steps(self, keys: PartitionKeys) -> list[Step]:
         message = "remove what a crash left behind"

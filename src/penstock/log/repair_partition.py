@@ -65,13 +65,16 @@ class PartitionRepair:
         tier: PersistentBackingStore | None,
         system: System,
         floor: int,
+        begun: int = 0,
     ) -> None:
+        """``floor`` is what subscribers have committed, ``begun`` where the last epoch begins."""
         self._store = store
         self._keys = keys
         self._stores = stores_of(store, tier)
         self._tier = tier
         self._system = system
-        self._floor = floor
+        self._floor = max(floor, begun)
+        self._begun = begun
         self._head_file = HeadFile(store, keys.head)
         self._steps: list[Step] = []
         self._log_id = b""
@@ -184,6 +187,8 @@ class PartitionRepair:
             source, position = end.torn
             message = f"cut {source.size() - position} bytes of a torn tail from byte {position}"
             self._steps.append(Step(source.key, "torn tail", message, _nothing))
+        if end.head.next_offset < self._begun:
+            return True
         if head is None:
             return end.head.next_offset < self._floor
         return self._open_is_hurt(parts, head)
@@ -200,7 +205,7 @@ class PartitionRepair:
     def _end(self, parts: Sequence[_Part], head: Head | None) -> int:
         """The next offset: behind all that is sound and all that was ever called durable."""
         durable = head.durable_offset if head is not None else self._floor
-        return max([durable, *(part.bound for part in parts)])
+        return max([durable, self._begun, *(part.bound for part in parts)])
 
     def _link_of_open(self, parts: Sequence[_Part], head: Head | None, opened: int) -> int | None:
         """What the open segment chains to, or will chain to."""

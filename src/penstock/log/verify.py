@@ -195,6 +195,7 @@ def _verify_partition(
         check.run()
         if state is not None:
             check.check_offsets(state, places.offsets)
+            check.check_epochs(state)
         if report.sound or check.mark() == before:
             break
     return report
@@ -206,7 +207,7 @@ def partitions_of(
     """The partitions that the topic has by its description and by its folders."""
     folders = {key.split("/")[2] for key in store.list(f"topics/{topic}/") if key.count("/") == 3}
     numbers = {int(folder) for folder in folders if folder.isdecimal() and len(folder) < 5}
-    return sorted(numbers | set(range(state.partitions if state else 0)))
+    return sorted(numbers | set(range(state.partitions_all if state else 0)))
 
 
 def check_topic(
