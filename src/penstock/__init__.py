@@ -57,6 +57,12 @@ from penstock.pressure import (
 from penstock.resilience import BreakerOptions, CircuitBreaker, ResilientMessageBus, Retry
 from penstock.scaling import BoundedCache, BusLimits, ScalableMessageBus, ScalingLimits
 from penstock.stores import open_store
+from penstock.streaming import (
+    ScalabilityConfig,
+    StreamCheckpoint,
+    StreamEvent,
+    StreamingScalingManager,
+)
 from penstock.system import System
 
 __all__ = [
@@ -104,9 +110,13 @@ __all__ = [
     "Retention",
     "RetentionInfo",
     "Retry",
+    "ScalabilityConfig",
     "ScalableMessageBus",
     "ScalingLimits",
+    "StreamCheckpoint",
+    "StreamEvent",
     "StreamingBackpressureHandler",
+    "StreamingScalingManager",
     "Subscription",
     "System",
     "TopicConfig",

@@ -1,4 +1,4 @@
-"""Streaming: checkpoints, the parallel consumer, decisions on scale."""
+"""Streaming: publishing and subscribing over any transport, checkpoints, parallel consumers, scale."""
 
 from penstock.log.group_coordinator import GroupCoordinator
 from penstock.log.group_member import Member, Rebalance
@@ -10,7 +10,10 @@ from penstock.streaming.checkpoints import CheckpointStore
 from penstock.streaming.committing import AutoCommit
 from penstock.streaming.database import DatabaseCheckpoints, DatabaseClaim
 from penstock.streaming.database_loop import CheckpointedBatch, ExactlyOnce, exactly_once
+from penstock.streaming.event_stream import EventStream
 from penstock.streaming.key_lanes import StreamRecord
+from penstock.streaming.lag_pressure import GroupLag, LagLimit, LagPressure
+from penstock.streaming.manager import StreamingScalingManager
 from penstock.streaming.parallel import ParallelConsumer
 from penstock.streaming.parallel_values import AfterPoison, ParallelStatistics, ParkedRecord
 from penstock.streaming.ranges import OffsetRange, Position
@@ -20,6 +23,9 @@ from penstock.streaming.scalability import (
     ScalingAction,
     ScalingDecision,
 )
+from penstock.streaming.stream_event import StreamEvent
+from penstock.streaming.stream_limits import StreamLimits
+from penstock.streaming.transport_statistics import TransportStatistics
 
 __all__ = [
     "AfterPoison",
@@ -29,9 +35,13 @@ __all__ = [
     "CheckpointedBatch",
     "DatabaseCheckpoints",
     "DatabaseClaim",
+    "EventStream",
     "ExactlyOnce",
     "GroupCoordinator",
+    "GroupLag",
     "GroupState",
+    "LagLimit",
+    "LagPressure",
     "Measurement",
     "Member",
     "OffsetRange",
@@ -45,7 +55,11 @@ __all__ = [
     "ScalingAction",
     "ScalingDecision",
     "StreamCheckpoint",
+    "StreamEvent",
+    "StreamLimits",
     "StreamRecord",
+    "StreamingScalingManager",
     "TopicPartition",
+    "TransportStatistics",
     "exactly_once",
 ]

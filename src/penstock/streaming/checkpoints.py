@@ -167,6 +167,11 @@ class CheckpointStore:
 
         return commit
 
+    def resize(self, entries_max: int) -> None:
+        """Keep another number of checkpoints in memory, from now on; all are in the store."""
+        limits = self._cache.current_limits.with_(cache_entries_max=entries_max)
+        self._cache.reconfigure_limits(limits)
+
     def statistics(self) -> CacheStatistics:
         """The figures of the cache."""
         return self._cache.statistics()

@@ -42,6 +42,11 @@ class PartitionProgress:
         """Note that a record which was taken is handled."""
         self._open.pop(offset, None)
 
+    def handled_below(self, offset: int) -> None:
+        """Note that all that was taken below an offset is handled."""
+        for taken in [one for one in self._open if one < offset]:
+            del self._open[taken]
+
     def position(self) -> Position:
         """All below its offset, and all in its gaps, is handled; what is open is not among it."""
         open_offsets = list(self._open)
