@@ -7,6 +7,9 @@ power on demand; ``simulated_system()`` puts them together. ``StoreConformance``
 ``BusConformance`` is the suite of buses, ``ScalableSubsystemConformance`` that of all that scales,
 ``TransportConformance`` that of transports.
 
+``HistoryRecorder`` writes down what producers and consumers do in processes that are killed and paused;
+``check_history`` finds lost, duplicated, reordered, stale and invented records in it.
+
 The pytest plugin (:mod:`penstock.testing.plugin`) has buses as fixtures. ``assert_published`` says
 what was published on them, ``settle`` lets virtual time pass until they are done, and
 ``fail_every``, ``slow``, ``crash_before_commit`` and ``duplicate`` put faults on handlers.
@@ -21,6 +24,8 @@ from penstock.testing.clock import VirtualClock
 from penstock.testing.disk import SimulatedDisk
 from penstock.testing.errors import BusErrors
 from penstock.testing.faults import crash_before_commit, duplicate, fail_every, slow
+from penstock.testing.history import HistoryRecorder, read_history
+from penstock.testing.history_report import Anomaly, HistoryReport, check_history
 from penstock.testing.journals import MemoryJournals
 from penstock.testing.recording import assert_published, record, settle
 from penstock.testing.worker import InlineWorker, simulated_system
@@ -34,8 +39,11 @@ if TYPE_CHECKING:
     from penstock.testing.transports import TransportConformance
 
 __all__ = [
+    "Anomaly",
     "BusConformance",
     "BusErrors",
+    "HistoryRecorder",
+    "HistoryReport",
     "InlineWorker",
     "JournalConformance",
     "MemoryJournals",
@@ -46,9 +54,11 @@ __all__ = [
     "TransportConformance",
     "VirtualClock",
     "assert_published",
+    "check_history",
     "crash_before_commit",
     "duplicate",
     "fail_every",
+    "read_history",
     "record",
     "settle",
     "simulated_system",
