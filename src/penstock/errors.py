@@ -11,7 +11,7 @@
     │   ├── RecordTooLarge         one record is larger than a batch may be
     │   ├── OffsetOutOfRange       the offset is gone (retention) or not written yet
     │   ├── SubscriberBusy         the subscriber name is in use by a live subscription
-    │   ├── Fenced                 a newer generation of the group has taken over
+    │   ├── Fenced                 a newer generation of the group, or opening of the producer, has taken over
     │   ├── Closed                 your code closed it
     │   ├── Forked                 opened before fork(), used after it
     │   ├── NotSupported           this store or transport cannot do that
@@ -41,7 +41,8 @@
     │   ├── KeyNotFound            a store has no such key
     │   ├── StoreFailed            a disk or database call failed
     │   ├── ProducerDied           the process that published into a shared ring is gone
-    │   └── Poisoned               an earlier write or sync failed; reopen to go on
+    │   ├── Poisoned               an earlier write or sync failed; reopen to go on
+    │   └── TransactionPending     committed, and not wholly in its topics yet
     └── DamageError                the bytes on disk are not the bytes that were written
         ├── DamagedEntry           an entry of the log fails its checks
         ├── DamagedFile            a small file (head, offsets, topic, footer) fails its checks
@@ -116,7 +117,8 @@ class Fenced(UsageError):
     The caller was replaced while it was away: it stops, and joins the group again. Fields:
     generation (the caller's), current (the group's). Members of a group on the log also get: group,
     member, and reason: ``removed``, ``generation`` (a heartbeat tells what is still theirs) or
-    ``partition`` (it is another member's).
+    ``partition`` (it is another member's). Producers get: producer, epoch (the caller's), current, and
+    the reason ``epoch``.
     """
 
 
@@ -243,6 +245,14 @@ class ProducerDied(StorageError):
 
 class Poisoned(StorageError):
     """An earlier write or sync failed, so nothing more is acknowledged: reopen to go on."""
+
+
+class TransactionPending(StorageError):
+    """The transaction is committed, but a failure kept a part of it from its topics until now.
+
+    Do not repeat it: it is rolled forward when the producer is used again, when the log is opened, and
+    by its maintenance. Fields: producer, number. The cause is chained.
+    """
 
 
 class DamageError(PenstockError):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import weakref
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
 from penstock.log.changes import Changes
@@ -14,6 +17,11 @@ from penstock.log.receipts import PublishedRow, Receipt
 from penstock.log.topic import TopicConfig
 from penstock.log.topics import Topics
 from penstock.log.waiting import CommitWaiters, call_soon, set_done
+
+if TYPE_CHECKING:
+    from penstock.log.producer import Producer
+
+_log = logging.getLogger("penstock.log")
 
 
 class Engine:
@@ -32,6 +40,18 @@ class Engine:
         self.changes = Changes(around.store, around.loop)
         self.deadlines = Deadlines(around.loop)
         self.waiters = CommitWaiters(around.loop)
+        self.producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+        self.named_producers: dict[str, Producer] = {}
+
+    async def start(self, maintenance_interval: float | None) -> None:
+        """Finish the transactions of processes that died, and let maintenance begin.
+
+        Trouble with a transaction is logged; maintenance tries it again.
+        """
+        for trouble in await asyncio.to_thread(self.around.care.settle):
+            _log.warning("a committed transaction cannot be finished yet: %s", trouble)
+        if maintenance_interval is not None:
+            self.maintenance.start(maintenance_interval)
 
     async def commit(self) -> None:
         """Write and sync everything that was accepted before this call."""
@@ -54,9 +74,11 @@ class Engine:
 
     async def drain(self, refusal: PenstockError) -> None:
         """Take nothing more, write and sync what was accepted, stop the threads."""
+        await asyncio.gather(*(one.close() for one in list(self.producers)))
         await self.topics.refuse_from_now_on(refusal)
         await self.commit()
         await asyncio.to_thread(self.maintenance.close)
+        await asyncio.to_thread(self.around.transactions.close)
         await asyncio.to_thread(self.around.worker.close)
         await asyncio.to_thread(self.topics.close)
 

@@ -29,6 +29,8 @@ from penstock.log.topic import TopicFile, TopicState
 from penstock.system import Worker
 
 _log = logging.getLogger("penstock.log")
+InUse = set[tuple[str, int]]
+"""Partitions in which entries of unfinished transactions may be looked for: they stay as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +102,22 @@ class Maintenance:
     def retain(self, topic: OpenTopic) -> None:
         """Retention of one topic now; trouble is logged and left to the next round."""
         try:
+            in_use = self._around.care.partitions_in_use()
             for log in topic.logs:
-                self._retain(topic, log.keys.partition)
+                self._retain(topic, log.keys.partition, in_use)
             topic.writer.reject_while_full(any(info.full for info in self.info(topic)))
         except PenstockError as error:
             _log.warning("retention of %s: %s", topic.name, error)
 
-    def _retain(self, topic: OpenTopic, number: int) -> int:
+    def _retain(self, topic: OpenTopic, number: int, in_use: InUse) -> int:
+        if (topic.name, number) in in_use:
+            return 0
         around, now = self._around, self._clock.now_ms()
         return retain(topic.reader(number), around.store, around.tier, now, around.offsets)
 
     def run(self) -> list[MaintenanceReport]:
-        """One round over all partitions of all open topics."""
+        """One round over all partitions of all open topics, and over all producers."""
+        self._tend_producers()
         return [
             report
             for topic in list(self._topics())
@@ -150,21 +156,37 @@ class Maintenance:
         """The topic as it is on disk: other processes register subscribers too."""
         return TopicFile(self._around.store, topic.name).read()
 
+    def _tend_producers(self) -> None:
+        """Finish what processes that died had decided, and remove what they had staged."""
+        care = self._around.care
+        try:
+            troubles = care.settle()
+            care.remove_orphans()
+        except PenstockError as error:
+            troubles = [error]
+        for trouble in troubles:
+            _log.warning("maintenance of producers: %s", trouble)
+
     def _tend(self, topic: OpenTopic) -> list[MaintenanceReport]:
-        reports = [self._tend_partition(topic, number) for number in range(len(topic.logs))]
+        try:
+            in_use = self._around.care.partitions_in_use()
+        except PenstockError as error:
+            return [MaintenanceReport(topic.name, 0, error=error)]
+        numbers = range(len(topic.logs))
+        reports = [self._tend_partition(topic, number, in_use) for number in numbers]
         try:
             topic.writer.reject_while_full(any(info.full for info in self.info(topic)))
         except PenstockError as error:
             reports.append(MaintenanceReport(topic.name, 0, error=error))
         return reports
 
-    def _tend_partition(self, topic: OpenTopic, number: int) -> MaintenanceReport:
+    def _tend_partition(self, topic: OpenTopic, number: int, in_use: InUse) -> MaintenanceReport:
         around = self._around
         keys = topic.keys(number)
         try:
             self._adopt(topic, number)
-            removed = self._retain(topic, number)
-            compaction = self._compact(topic, keys)
+            removed = self._retain(topic, number, in_use)
+            compaction = self._compact(topic, keys) if (topic.name, number) not in in_use else None
             tiering = move_sealed(around.store, keys, around.tier) if around.tier else None
         except PenstockError as error:
             return MaintenanceReport(topic.name, number, error=error)

@@ -49,6 +49,8 @@ class Membership:
                 self.topic.catch_up()
             numbers = range(self.topic.state.partitions_all)
             self.places = [self._place(number) for number in numbers]
+            # What a transaction decided before counts as committed, also if its process died.
+            self.topic.around.care.settle_group(self._name)
             self._find_places()
         except BaseException:
             claim.__exit__(None, None, None)

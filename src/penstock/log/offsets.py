@@ -77,6 +77,19 @@ class OffsetFile:
             self._write(max(generation + 1, FIRST_GENERATION), offset, now_ms)
             return offset
 
+    def move(self, before: int, after: int, now_ms: int) -> bool:
+        """Move forward to ``after`` if ``before`` is what is committed; -1 stands for nothing.
+
+        Whether it did. A move may be repeated: the second time, and after a seek, it does nothing.
+        """
+        with self._locks.lock(self.key, LOCK_TIMEOUT_SECONDS):
+            generation, present = self._read()
+            self._secure(generation, present)
+            if (-1 if present is None else present.offset) != before or after <= before:
+                return False
+            self._write(max(generation + 1, FIRST_GENERATION), after, now_ms)
+            return True
+
     def reset(self, offset: int, now_ms: int) -> None:
         """Set the offset, backwards too: what an explicit seek or a repair asks for."""
         check_offset(offset)

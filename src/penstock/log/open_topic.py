@@ -19,6 +19,8 @@ from penstock.log.receipts import PublishedRow, Receipt
 from penstock.log.recovery import RecoveryReport
 from penstock.log.tail import TailBudget, TailCache
 from penstock.log.topic import TopicConfig, TopicFile, TopicState
+from penstock.log.transaction_care import TransactionCare
+from penstock.log.transactions import Transactions
 from penstock.log.writer import TopicWriter
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import System, Worker
@@ -39,9 +41,15 @@ class Surroundings:
     """What the tail caches of all topics and partitions may hold together."""
     read_only: bool
     tail_budget: TailBudget = field(init=False)
+    transactions: Transactions = field(init=False)
+    care: TransactionCare = field(init=False)
 
     def __post_init__(self) -> None:
+        store, system, offsets = self.store, self.system, self.offsets
+        transactions = Transactions(store, tier=self.tier, offsets=offsets, system=system)
         object.__setattr__(self, "tail_budget", TailBudget(self.tail_cache_bytes))
+        object.__setattr__(self, "transactions", transactions)
+        object.__setattr__(self, "care", TransactionCare(store, transactions, system, offsets))
 
 
 class OpenTopic:

@@ -29,6 +29,7 @@ from penstock.log.maintenance import MaintenanceReport
 from penstock.log.open_topic import OpenTopic, Surroundings
 from penstock.log.places import Position, resolve
 from penstock.log.publishing import add_later, publish_columns
+from penstock.log.queue_producers import QueueProducers
 from penstock.log.reader import PartitionReader
 from penstock.log.receipts import Acknowledgement, BatchAcknowledgement, PublishedRow, Receipt
 from penstock.log.records import Record
@@ -52,7 +53,7 @@ MAINTENANCE_INTERVAL_SECONDS = 30.0
 _live: weakref.WeakSet[WalMessageQueue] = weakref.WeakSet()
 
 
-class WalMessageQueue:
+class WalMessageQueue(QueueProducers):
     """A durable, partitioned message queue on the local disk, or on any store with a log.
 
     ``async with WalMessageQueue("./data") as queue`` opens it. Topics are made on first use with
@@ -127,8 +128,8 @@ class WalMessageQueue:
         )
         self._running = Engine(around, self._defaults, auto_create=self._auto_create)
         self._opened = self._running.topics.by_name
-        if self._maintenance_interval is not None and not self._read_only:
-            self._running.maintenance.start(self._maintenance_interval)
+        if not self._read_only:
+            await self._running.start(self._maintenance_interval)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> None:
         """Commit and sync what was accepted, then let go. Idempotent.

@@ -164,6 +164,16 @@ class Subscription:
         await self._ready()
         await asyncio.shield(self._begin(Membership.commit, self._wanted(record)))
 
+    async def while_held(self, job: Callable[[], _T]) -> _T:
+        """Run a blocking job in a thread, and return what it does: nobody else has the name then.
+
+        Cancelling the wait does not stop the job; closing waits for it.
+        """
+        await self.open()
+        done: list[_T] = []
+        await asyncio.shield(self._begin(lambda _: done.append(job())))
+        return done[0]
+
     async def seek(self, to: Position, *, partition: int | None = None) -> None:
         """Go on from another place, and resume there after a restart: the seek is durable.
 

@@ -165,6 +165,7 @@ class EmbeddedTransport(Transport):
             system=self._system,
             lease_seconds=lease_seconds,
             offsets=self.queue.offsets,
+            recover=lambda _: self.queue.settle_group(group),
             on_change=lambda: bells.ring(group),
         )
         return partial(

@@ -1,0 +1,232 @@
+"""The decision: one synced write that makes a transaction happen, and all that it takes to finish it.
+
+::
+
+    front = magic "PTXN" | version u16 | 0 u16 | generation u64 | number i64
+            | description length u32 | records length u32 | CRC-32C of what follows u32
+            | CRC-32C of the front u32
+    file  = front | description (Decision as JSON) | records
+
+Generation g goes to ``decision-<g mod 2>``, so a torn write never touches the decision before. Only
+the newest can be unfinished: the next one is written after it was finished. A front or a rest that
+fails its checksum was torn: that transaction never happened.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+from crc32c import crc32c
+
+from penstock.errors import KeyNotFound, PenstockError, StoreFailed, UnsupportedFormat
+from penstock.log.producer_file import DoneMark, ProducerFile
+from penstock.stores.base import PersistentBackingStore
+from penstock.system import Buffer
+
+MAGIC = b"PTXN"
+VERSION = 1
+DECISION_BYTES_MAX = 64 * 1024 * 1024
+_FRONT = struct.Struct("<4sHHQqIII")
+_CHECKSUM = struct.Struct("<I")
+FRONT_BYTES = _FRONT.size + _CHECKSUM.size
+
+
+class EntryNote(msgspec.Struct, frozen=True, array_like=True):
+    """An entry that is drafted but for its offset, and where its body stands."""
+
+    source: int
+    """0: in the decision itself; n: in the n-th of its files."""
+    position: int
+    stored_length: int
+    body_length: int
+    codec: int
+    flags: int
+    record_count: int
+    checksum: int
+
+
+class Share(msgspec.Struct, frozen=True):
+    """What a transaction has for one partition."""
+
+    topic: str
+    partition: int
+    topic_epoch: int
+    """By which epoch of the topic the records were sent to the partition."""
+    entries: tuple[EntryNote, ...]
+    since: int = 0
+    """Entries of this transaction have no offset below: all there was before is durable."""
+
+
+class OffsetMove(msgspec.Struct, frozen=True):
+    """A group's offset that moves with the transaction."""
+
+    group: str
+    topic: str
+    partition: int
+    before: int
+    """What was committed when the transaction was decided; -1: nothing."""
+    after: int
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """A transaction that happened."""
+
+    producer_id: int
+    epoch: int
+    generation: int
+    number: int
+    decided_ms: int
+    shares: tuple[Share, ...] = ()
+    moves: tuple[OffsetMove, ...] = ()
+    files: tuple[str, ...] = ()
+
+    @property
+    def mark(self) -> int:
+        """What tells its entries from those of the producer's transactions just before; not 0."""
+        return self.generation % 0xFFFF + 1
+
+
+class Standing(NamedTuple):
+    """Where a producer stands."""
+
+    done: DoneMark
+    pending: Decision | None = None
+    """Decided, and perhaps not wholly in its topics."""
+    records: bytes = b""
+    """Those that stand in the pending decision itself."""
+
+    @property
+    def generation(self) -> int:
+        """Of the last decision."""
+        return self.pending.generation if self.pending else self.done.generation
+
+    @property
+    def number(self) -> int:
+        """Of the last transaction that happened; -1 before the first."""
+        return self.pending.number if self.pending else self.done.number
+
+
+class DecisionFiles:
+    """The two decisions of a producer. All calls but :meth:`look` need the producer's lock."""
+
+    def __init__(self, store: PersistentBackingStore, producer: ProducerFile) -> None:
+        self._store = store
+        self._producer = producer
+
+    def key(self, generation: int) -> str:
+        """Where the decision of a generation stands."""
+        return f"{self._producer.folder}/decision-{generation % 2}"
+
+    def look(self) -> Standing:
+        """Where the producer stands, by what can be read now."""
+        done = self._producer.read_done()
+        newer = [one for slot in (0, 1) if (one := self._read(slot, done.generation))]
+        if not newer:
+            return Standing(done)
+        decision, records = max(newer, key=lambda one: one[0].generation)
+        return Standing(done, decision, records)
+
+    def write(self, decision: Decision, records: Sequence[Buffer] = ()) -> None:
+        """Decide: durable when this returns. If it raises, ``happened`` says what came of it.
+
+        ``happened`` is False when the decision was taken back, and None when not even that went
+        well: then it shows when the producer is opened again.
+        """
+        key = self.key(decision.generation)
+        try:
+            self._write(key, decision, records)
+        except (PenstockError, OSError) as cause:
+            raise self._not_written(key, decision, cause) from cause
+
+    def secure(self, standing: Standing) -> None:
+        """Make sure that a decision that was read is on the disk before anything follows from it.
+
+        Whoever wrote it may have died before the sync, or the sync may have failed; written again
+        it is dirty again, so this sync tells the truth.
+        """
+        if standing.pending is not None:
+            key = self.key(standing.pending.generation)
+            self._write(key, standing.pending, [standing.records])
+
+    def _write(self, key: str, decision: Decision, records: Sequence[Buffer]) -> None:
+        description = msgspec.json.encode(decision)
+        checksum = crc32c(description)
+        for one in records:
+            checksum = crc32c(one, checksum)
+        size = sum(map(len, records))
+        front = _FRONT.pack(
+            MAGIC,
+            VERSION,
+            0,
+            decision.generation,
+            decision.number,
+            len(description),
+            size,
+            checksum,
+        )
+        head = front + _CHECKSUM.pack(crc32c(front)) + description
+        self._store.write_at(key, 0, [head, *records])
+        self._store.sync(key)
+
+    def _not_written(self, key: str, decision: Decision, cause: BaseException) -> StoreFailed:
+        happened: bool | None = None
+        with suppress(PenstockError, OSError):
+            self._store.truncate(key, 0)
+            self._store.sync(key)
+            happened = False
+        outcome = (
+            "it did not happen"
+            if happened is False
+            else "whether it happened shows when the producer is opened again"
+        )
+        return StoreFailed(
+            f"transaction {decision.number} of {self._producer.name!r} could not be written to "
+            f"{key} ({cause}): {outcome}",
+            producer=self._producer.name,
+            number=decision.number,
+            happened=happened,
+        )
+
+    def _read(self, slot: int, done: int) -> tuple[Decision, bytes] | None:
+        """The decision in a slot when it is newer than the mark, and sound."""
+        key = self.key(slot)
+        try:
+            front = self._store.read(key, 0, FRONT_BYTES)
+        except KeyNotFound:
+            return None
+        fields = _parse_front(key, front)
+        if fields is None or fields[0] <= done:
+            return None
+        _, description_bytes, records_bytes, checksum = fields
+        try:
+            rest = self._store.read(key, FRONT_BYTES, description_bytes + records_bytes)
+        except KeyNotFound:
+            return None
+        if len(rest) != description_bytes + records_bytes or crc32c(rest) != checksum:
+            return None
+        try:
+            decision = msgspec.json.decode(rest[:description_bytes], type=Decision)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return None
+        return decision, rest[description_bytes:]
+
+
+def _parse_front(key: str, data: bytes) -> tuple[int, int, int, int] | None:
+    """Generation, two lengths and the checksum of the rest; None when it was torn or never written."""
+    front = data[: _FRONT.size]
+    if len(data) != FRONT_BYTES or data[_FRONT.size :] != _CHECKSUM.pack(crc32c(front)):
+        return None
+    magic, version, _, generation, _, description, records, checksum = _FRONT.unpack(front)
+    if magic != MAGIC or description + records > DECISION_BYTES_MAX:
+        return None
+    if version != VERSION:
+        raise UnsupportedFormat(
+            f"{key} has format version {version}, this release reads {VERSION}: upgrade it",
+            file=key,
+            version=version,
+        )
+    return generation, description, records, checksum
