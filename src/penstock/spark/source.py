@@ -22,16 +22,21 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
 
+from penstock.errors import InvalidOption
 from penstock.spark.admission import checked_ranges
 from penstock.spark.frontier import Frontier
 from penstock.spark.open_log import open_log
 from penstock.spark.options import SourceOptions, read_options, with_headers
 from penstock.spark.planning import plan_tasks
 from penstock.spark.reading import Task, check_schema, read_task, row_schema
+from penstock.spark.sink import PenstockStreamWriter, PenstockWriter
+from penstock.spark.sink_options import read_sink_options
 from penstock.spark.starting import ending_offsets, starting_offsets
 from penstock.spark.stream import PenstockStreamReader
 
@@ -55,6 +60,18 @@ class PenstockDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """For ``spark.readStream``."""
         return PenstockStreamReader(read_options(self.options, stream=True), check_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For ``df.write``; a topic is only ever appended to."""
+        if overwrite:
+            raise InvalidOption(
+                'a topic is appended to, not overwritten: use .mode("append")', option="mode"
+            )
+        return PenstockWriter(read_sink_options(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """For ``df.writeStream``; the complete mode appends the whole result each time."""
+        return PenstockStreamWriter(read_sink_options(self.options), schema)
 
 
 class PenstockReader(DataSourceReader):

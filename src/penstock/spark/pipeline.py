@@ -1,0 +1,228 @@
+"""A pipeline, declared in one file: typed sources, functions that make frames, tables and topics.
+
+::
+
+    shop = Pipeline("shop", log="./data", folder="./warehouse")
+    orders = shop.source(OrderPlaced, rules={"the total is negative": "total >= 0"})
+
+
+    @shop.table("silver/orders", partition_by=["country"])
+    def silver_orders():
+        return deduplicate(orders.frame(), "order_id", time="placed_at", within="10 minutes")
+
+
+    shop.run(spark)
+
+Every output is a streaming query of its own with its own checkpoint and its own group, so one that
+fails or lags stops no other. Frames are plain frames of Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import InvalidOption, UsageError
+from penstock.log.names import check_name
+from penstock.messages import marks_of
+from penstock.pressure import DegradationDirective
+from penstock.spark import steps
+from penstock.spark.steps import Rules
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.spark.running import RunningPipeline
+
+Build = Callable[[], "DataFrame"]
+MODES = ("append", "complete", "update")
+DEAD_LETTERS = "dead-letters"
+BATCH_MORE = 4
+"""Times as many records in a micro-batch when the pressure asks for larger ones."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where the rows of a function go."""
+
+    name: str
+    build: Build
+    format: str
+    options: Mapping[str, str]
+    mode: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """A topic whose records are messages of one class."""
+
+    pipeline: Pipeline
+    kind: type
+    topic: str
+    rules: Rules
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def records(self) -> DataFrame:
+        """The records as they are: key, value, topic, partition, offset, timestamp."""
+        return self.pipeline._read(self.topic, self.options)
+
+    def frame(self) -> DataFrame:
+        """The fields of the class as columns, of the records that are good."""
+        return steps.good(self._decoded())
+
+    def rejected(self) -> DataFrame:
+        """The bad records, with the reason in a header. They go to the dead letters by themselves."""
+        return steps.bad(self._decoded())
+
+    def _decoded(self) -> DataFrame:
+        return steps.decode(self.records(), self.kind, self.rules)
+
+
+class Pipeline:
+    """Sources and outputs under one name. Nothing runs before :meth:`run` or :meth:`start`.
+
+    ``log`` is the directory or URL of the log, ``folder`` where tables and checkpoints are. For each
+    source there is one output more: what does not decode, or breaks a rule, goes to the topic
+    ``<topic>.dead-letters``, once.
+    """
+
+    def __init__(self, name: str, *, log: str, folder: str, records_max: int | None = None) -> None:
+        self.name = check_name("group", name)
+        self.log = log
+        self.folder = folder.rstrip("/")
+        self.records_max = records_max
+        """Records of a micro-batch, of each source; no bound when None."""
+        self.sources: list[Source] = []
+        self.outputs: dict[str, Output] = {}
+        self.directive = DegradationDirective()
+        """What is left out at present; see :meth:`RunningPipeline.degrade`."""
+        self._spark: SparkSession | None = None
+        self._building: Output | None = None
+
+    # Declaring
+
+    def source(
+        self, kind: type, *, rules: Rules | None = None, topic: str | None = None, **options: str
+    ) -> Source:
+        """The topic of a message class. ``rules`` say what else makes a record bad.
+
+        ``options`` are those of the source, such as ``startingOffsets``; it begins at the earliest
+        record unless they say otherwise.
+        """
+        found = Source(self, kind, topic or marks_of(kind).topic, dict(rules or {}), options)
+        self.sources.append(found)
+        return found
+
+    def table(
+        self, path: str, *, mode: str = "append", partition_by: Sequence[str] = (), **options: str
+    ) -> Callable[[Build], Build]:
+        """The rows of the function go to a Delta table below the folder, each once."""
+        chosen = {"path": f"{self.folder}/{path}", **options}
+        if partition_by:
+            chosen["partitionBy"] = ",".join(partition_by)
+        return self._output("penstock_table", chosen, mode)
+
+    def parquet(self, path: str, **options: str) -> Callable[[Build], Build]:
+        """The rows of the function go to plain Parquet files, by Spark's own sink."""
+        return self._output("parquet", {"path": f"{self.folder}/{path}", **options}, "append")
+
+    def topic(
+        self, topic: str, *, key: str | None = None, mode: str = "append", **options: str
+    ) -> Callable[[Build], Build]:
+        """The rows of the function go to a topic, as JSON, each once.
+
+        ``key`` is the column that becomes the key. A frame with a column ``value`` is taken as it is.
+        """
+        check_name("topic", topic)
+
+        def declare(build: Build) -> Build:
+            def shaped() -> DataFrame:
+                return steps.as_records(build(), key)
+
+            shaped.__name__ = build.__name__
+            self._output("penstock", {"path": self.log, "topic": topic, **options}, mode)(shaped)
+            return build
+
+        return declare
+
+    def _output(
+        self, format_: str, options: Mapping[str, str], mode: str
+    ) -> Callable[[Build], Build]:
+        if mode not in MODES:
+            raise InvalidOption(f"mode is {mode!r}: use {', '.join(MODES)}", option="mode")
+
+        def declare(build: Build) -> Build:
+            name = build.__name__.replace("_", "-")
+            if name in self.outputs:
+                raise InvalidOption(
+                    f"there are two outputs {name!r}: rename one function", option="name"
+                )
+            self.outputs[name] = Output(name, build, format_, dict(options), mode)
+            return build
+
+        return declare
+
+    def enrich(self, frame: DataFrame, lookup: DataFrame, on: str | Sequence[str]) -> DataFrame:
+        """As :func:`steps.enrich`; left out while the pressure asks for that."""
+        return steps.enrich(frame, lookup, on, skip=self.directive.skip_enrichment)
+
+    # Running
+
+    def start(
+        self, spark: SparkSession, *, every: str | None = None, once: bool = False
+    ) -> RunningPipeline:
+        """Start every output; a micro-batch as soon as there are records, or ``every`` so often.
+
+        ``once`` reads what is there now, in as many micro-batches as it takes, and ends.
+        """
+        from penstock.spark.running import RunningPipeline
+
+        self._spark = spark
+        running = RunningPipeline(self, spark, every=every, once=once)
+        running.start()
+        return running
+
+    def run(self, spark: SparkSession, *, timeout: float = 3600.0) -> RunningPipeline:
+        """Read what is there now, write what follows from it, and return."""
+        running = self.start(spark, once=True)
+        running.wait(timeout)
+        return running
+
+    def all_outputs(self) -> list[Output]:
+        """Those that were declared, and the dead letters of each source."""
+        topics = {source.topic: source for source in self.sources}
+        return [*self.outputs.values(), *(self._dead_letters(one) for one in topics.values())]
+
+    def build(self, output: Output, spark: SparkSession) -> DataFrame:
+        """The frame of an output, with the settings of this moment."""
+        self._spark, self._building = spark, output
+        try:
+            return output.build()
+        finally:
+            self._building = None
+
+    def group_of(self, output: Output) -> str:
+        """The group as which an output reads."""
+        return f"{self.name}.{output.name}"
+
+    def _dead_letters(self, source: Source) -> Output:
+        options = {"path": self.log, "topic": f"{source.topic}.{DEAD_LETTERS}"}
+        return Output(
+            f"{source.topic}.{DEAD_LETTERS}", source.rejected, "penstock", options, "append"
+        )
+
+    def _read(self, topic: str, given: Mapping[str, str]) -> DataFrame:
+        if self._spark is None or self._building is None:
+            raise UsageError(
+                f"{topic!r} is read when the pipeline runs: use the source inside of a function that "
+                "@pipeline.table or @pipeline.topic declares"
+            )
+        options: dict[str, Any] = {
+            "path": self.log, "subscribe": topic, "startingOffsets": "earliest",
+            "groupId": self.group_of(self._building), **given,
+        }  # fmt: skip
+        if self.records_max is not None:
+            times = BATCH_MORE if self.directive.batch_more else 1
+            options.setdefault("maxOffsetsPerTrigger", str(self.records_max * times))
+        return self._spark.readStream.format("penstock").options(**options).load()

@@ -1,0 +1,184 @@
+"""A pipeline that runs: its queries, how they are doing, and what it leaves out under pressure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import DeadlineExceeded, HandlerFailed
+from penstock.pressure import DegradationDirective
+from penstock.spark.listener import follow
+from penstock.spark.pipeline import Output, Pipeline
+from penstock.system import System
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+STOP_SECONDS = 60.0
+LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputStatus:
+    """How one output is doing."""
+
+    name: str
+    group: str
+    running: bool
+    micro_batch: int
+    """The number of the last one, -1 before the first."""
+    rows: int
+    """Read in the last micro-batch."""
+    input_rows_per_second: float
+    processed_rows_per_second: float
+    seconds: float
+    """That the last micro-batch took."""
+    state_rows: int
+    state_bytes: int
+    rows_too_late: int
+    """Dropped in the last micro-batch, because they were behind the watermark."""
+    watermark: str | None
+    error: str | None
+
+
+class RunningPipeline:
+    """The queries of a pipeline. It belongs to one thread.
+
+    *When a query fails*, the others go on; :meth:`wait` raises its error when they are done, or when
+    the time is up. *After a crash* everything goes on where the checkpoints say, and no output has
+    anything twice.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, spark: SparkSession, *, every: str | None, once: bool
+    ) -> None:
+        self._pipeline = pipeline
+        self._spark = spark
+        self._every = every
+        self._once = once
+        self._clock = System().clock
+        self._queries: dict[str, StreamingQuery] = {}
+        self._outputs = {output.name: output for output in pipeline.all_outputs()}
+
+    @property
+    def queries(self) -> Mapping[str, StreamingQuery]:
+        """Spark's own handles, by the name of the output."""
+        return dict(self._queries)
+
+    def start(self) -> None:
+        """Start what does not run; when one cannot be started, those that were are stopped."""
+        try:
+            for output in self._outputs.values():
+                if output.name not in self._queries:
+                    self._queries[output.name] = self._start(output)
+        except BaseException:
+            self.stop()
+            raise
+
+    def wait(self, timeout: float) -> None:
+        """Return when every query has ended; those that run for ever are waited for until the time is up.
+
+        Raises HandlerFailed with the error of a query that failed, and DeadlineExceeded.
+        """
+        end = self._clock.monotonic() + timeout
+        while any(query.isActive for query in self._queries.values()):
+            if self._clock.monotonic() > end:
+                names = ", ".join(name for name, one in self._queries.items() if one.isActive)
+                raise DeadlineExceeded(
+                    f"after {timeout:g} s still at work: {names}", seconds=timeout
+                )
+            self._clock.sleep(LOOK_SECONDS)
+        self._raise_failure()
+
+    def stop(self, timeout: float = STOP_SECONDS) -> None:
+        """Stop all queries, between two micro-batches where possible; nothing is lost by it."""
+        end = self._clock.monotonic() + timeout
+        while any(map(_is_busy, self._queries.values())) and self._clock.monotonic() < end:
+            self._clock.sleep(LOOK_SECONDS)
+        for query in self._queries.values():
+            query.stop()
+
+    def status(self) -> list[OutputStatus]:
+        """How every output is doing, as values."""
+        return [self._status(name, query) for name, query in self._queries.items()]
+
+    def degrade(self, directive: DegradationDirective) -> None:
+        """Leave out what the directive says, and take it up again when that says nothing.
+
+        Larger micro-batches and skipped enrichment need another plan, so the queries are stopped and
+        started again where they were. A directive that changes nothing does nothing.
+        """
+        before = self._pipeline.directive
+        self._pipeline.directive = directive
+        if _plan_of(before) == _plan_of(directive):
+            return
+        self.stop()
+        self._queries.clear()
+        self.start()
+
+    # Inside
+
+    def _start(self, output: Output) -> StreamingQuery:
+        pipeline = self._pipeline
+        frame = pipeline.build(output, self._spark)
+        writer = (
+            frame.writeStream.format(output.format)
+            .options(**output.options)
+            .option("checkpointLocation", f"{pipeline.folder}/checkpoints/{output.name}")
+            .outputMode(output.mode)
+            .queryName(pipeline.group_of(output))
+        )
+        if self._once:
+            writer = writer.trigger(availableNow=True)
+        elif self._every:
+            writer = writer.trigger(processingTime=self._every)
+        query = writer.start()
+        follow(query, path=pipeline.log, group=pipeline.group_of(output))
+        return query
+
+    def _status(self, name: str, query: StreamingQuery) -> OutputStatus:
+        progress: Any = query.lastProgress
+        state = progress.stateOperators if progress else []
+        failure = query.exception()
+        return OutputStatus(
+            name=name,
+            group=self._pipeline.group_of(self._outputs[name]),
+            running=query.isActive,
+            micro_batch=progress.batchId if progress else -1,
+            rows=progress.numInputRows if progress else 0,
+            input_rows_per_second=progress.inputRowsPerSecond if progress else 0.0,
+            processed_rows_per_second=progress.processedRowsPerSecond if progress else 0.0,
+            seconds=progress.batchDuration / 1_000 if progress else 0.0,
+            state_rows=sum(one.numRowsTotal for one in state),
+            state_bytes=sum(one.memoryUsedBytes for one in state),
+            rows_too_late=sum(one.numRowsDroppedByWatermark for one in state),
+            watermark=(progress.eventTime or {}).get("watermark") if progress else None,
+            error=_first_line(failure),
+        )
+
+    def _raise_failure(self) -> None:
+        for name, query in self._queries.items():
+            failure = query.exception()
+            if failure is not None:
+                raise HandlerFailed(
+                    f"output {name!r} of pipeline {self._pipeline.name!r} failed: {_first_line(failure)}",
+                    output=name,
+                ) from failure
+
+
+def _is_busy(query: StreamingQuery) -> bool:
+    return (
+        query.isActive
+        and bool(query.status["isTriggerActive"])
+        and bool(query.status["isDataAvailable"])
+    )
+
+
+def _plan_of(directive: DegradationDirective) -> tuple[bool, bool]:
+    return directive.batch_more, directive.skip_enrichment
+
+
+def _first_line(failure: Any) -> str | None:
+    return None if failure is None else str(failure).strip().splitlines()[0]

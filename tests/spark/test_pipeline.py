@@ -1,0 +1,203 @@
+"""Pipelines on real Spark: topics to tables and topics, with bad records in the dead letters."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from penstock import Event, topic
+from penstock.errors import HandlerFailed, InvalidOption, UsageError
+from penstock.pressure import DegradationDirective
+from penstock.spark.pipeline import Pipeline
+from penstock.spark.steps import deduplicate, window
+from penstock.spark.tables import WarehouseTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+pytestmark = pytest.mark.timeout(180)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@topic("orders", key="order_id")
+class OrderPlaced(Event):
+    order_id: str
+    country: str
+    total: float
+    placed_at: datetime
+
+
+def order(number: int, country: str = "de", total: float = 1.0, minute: int = 0) -> bytes:
+    placed = OrderPlaced(f"o-{number}", country, total, NOON + timedelta(minutes=minute))
+    return msgspec.json.encode(placed)
+
+
+@pytest.fixture
+def shop(log, tmp_path) -> Pipeline:
+    log.create("orders", partitions=2)
+    return Pipeline("shop", log=log.path, folder=str(tmp_path / "warehouse"))
+
+
+def headers_of(row: dict[str, Any]) -> dict[str, str]:
+    return {one["key"]: one["value"].decode() for one in row["headers"]}
+
+
+def test_good_records_go_to_the_table_and_bad_ones_to_the_dead_letters(spark, log, shop) -> None:
+    orders = shop.source(OrderPlaced, rules={"the total is negative": "total >= 0"})
+
+    @shop.table("silver/orders", partition_by=["country"])
+    def silver_orders() -> DataFrame:
+        return orders.frame().drop("_record")
+
+    keys = [b"a", b"b", b"c", b"d"]
+    log.publish("orders", [order(1), b"not json", order(2, total=-1.0), order(3, "fr")], keys)
+    shop.run(spark)
+    found = WarehouseTable(f"{shop.folder}/silver/orders").arrow().to_pylist()
+    assert {(row["order_id"], row["country"]) for row in found} == {("o-1", "de"), ("o-3", "fr")}
+    letters = log.rows(subscribe="orders.dead-letters", includeHeaders="true")
+    told = {row["value"]: headers_of(row) for row in letters}
+    assert told[b"not json"]["penstock-reason"] == "the value is no JSON of OrderPlaced"
+    assert told[order(2, total=-1.0)]["penstock-reason"] == "the total is negative"
+    places = {
+        (one["penstock-topic"], one["penstock-partition"], one["penstock-offset"])
+        for one in told.values()
+    }
+    standing = {
+        (row["topic"], str(row["partition"]), str(row["offset"]))
+        for row in log.rows(subscribe="orders")
+        if row["value"] in told
+    }
+    assert places == standing
+
+    # What came before does not come again.
+    log.publish("orders", [order(4), b"worse"], [b"e", b"f"])
+    shop.run(spark)
+    assert WarehouseTable(f"{shop.folder}/silver/orders").count() == 3
+    assert len(log.rows(subscribe="orders.dead-letters")) == 3
+
+
+def test_results_go_back_to_a_topic(spark, log, shop) -> None:
+    orders = shop.source(OrderPlaced)
+
+    @shop.topic("revenue", key="country", mode="complete")
+    def revenue() -> DataFrame:
+        groups = window(
+            orders.frame(), "country", time="placed_at", size="1 minute", late="10 minutes"
+        )
+        return groups.agg({"total": "sum"}).selectExpr(
+            "country", "window.start AS minute", "`sum(total)` AS total"
+        )
+
+    log.publish("orders", [order(1), order(2, total=2.0), order(3, "fr", minute=1)])
+    shop.run(spark)
+    rows = log.rows(subscribe="revenue")
+    assert {(row["key"], msgspec.json.decode(row["value"])["total"]) for row in rows} == {
+        (b"de", 3.0),
+        (b"fr", 1.0),
+    }
+
+
+def test_duplicates_are_dropped_across_runs(spark, log, shop) -> None:
+    orders = shop.source(OrderPlaced)
+
+    @shop.table("orders")
+    def unique_orders() -> DataFrame:
+        return deduplicate(
+            orders.frame().drop("_record"), "order_id", time="placed_at", within="1 hour"
+        )
+
+    log.publish("orders", [order(1), order(1), order(2)])
+    shop.run(spark)
+    log.publish("orders", [order(2), order(3)])
+    shop.run(spark)
+    found = WarehouseTable(f"{shop.folder}/orders").arrow()["order_id"].to_pylist()
+    assert sorted(found) == ["o-1", "o-2", "o-3"]
+
+
+def test_under_pressure_enrichment_is_left_out_and_taken_up_again(spark, log, shop) -> None:
+    orders = shop.source(OrderPlaced)
+    countries = spark.createDataFrame([("de", "Germany")], "country string, name string")
+
+    @shop.table("named")
+    def named() -> DataFrame:
+        return shop.enrich(orders.frame().drop("_record"), countries, "country")
+
+    for number, directive in enumerate(
+        [
+            DegradationDirective(),
+            DegradationDirective(skip_enrichment=True, batch_more=True),
+            DegradationDirective(),
+        ]
+    ):
+        shop.directive = directive
+        log.publish("orders", [order(number)])
+        shop.run(spark)
+    found = WarehouseTable(f"{shop.folder}/named").arrow().to_pylist()
+    assert {row["order_id"]: row["name"] for row in found} == {
+        "o-0": "Germany",
+        "o-1": None,
+        "o-2": "Germany",
+    }
+
+
+def test_a_running_pipeline_changes_its_plan_and_loses_nothing(spark, log, shop) -> None:
+    orders = shop.source(OrderPlaced)
+
+    @shop.table("orders")
+    def all_orders() -> DataFrame:
+        return orders.frame().drop("_record")
+
+    log.publish("orders", [order(number) for number in range(20)])
+    running = shop.start(spark)
+    try:
+        before = {name: query.runId for name, query in running.queries.items()}
+        running.degrade(DegradationDirective(utilisation=0.1))
+        assert {name: query.runId for name, query in running.queries.items()} == before
+        running.degrade(DegradationDirective(batch_more=True, skip_enrichment=True))
+        assert {name: query.runId for name, query in running.queries.items()} != before
+        log.publish("orders", [order(number) for number in range(20, 40)])
+        for query in running.queries.values():
+            query.processAllAvailable()
+        (status,) = (one for one in running.status() if one.name == "all-orders")
+        assert status.running
+        assert status.error is None
+        assert status.group == "shop.all-orders"
+    finally:
+        running.stop()
+    found = WarehouseTable(f"{shop.folder}/orders").arrow()["order_id"].to_pylist()
+    assert sorted(found) == sorted(f"o-{number}" for number in range(40))
+
+
+def test_a_query_that_fails_is_named_and_the_others_go_on(spark, log, shop) -> None:
+    orders = shop.source(OrderPlaced)
+
+    @shop.table("broken")
+    def broken() -> DataFrame:
+        return orders.frame().selectExpr("raise_error('no such luck') AS failed")
+
+    @shop.table("fine")
+    def fine() -> DataFrame:
+        return orders.frame().drop("_record")
+
+    log.publish("orders", [order(1)])
+    with pytest.raises(HandlerFailed, match="output 'broken' of pipeline 'shop'"):
+        shop.run(spark)
+    assert WarehouseTable(f"{shop.folder}/fine").count() == 1
+
+
+def test_mistakes_of_a_declaration_are_told_at_once(shop) -> None:
+    orders = shop.source(OrderPlaced)
+    with pytest.raises(UsageError, match="inside of a function"):
+        orders.frame()
+    with pytest.raises(InvalidOption, match="use append, complete, update"):
+        shop.table("x", mode="upsert")
+
+    @shop.table("twice")
+    def same_name() -> DataFrame:
+        raise AssertionError
+
+    with pytest.raises(InvalidOption, match="two outputs 'same-name'"):
+        shop.topic("twice")(same_name)
