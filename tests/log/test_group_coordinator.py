@@ -22,7 +22,7 @@ from penstock.errors import (
 from penstock.log import group_file
 from penstock.log.group_coordinator import GroupCoordinator
 from penstock.log.group_member import Member
-from penstock.log.group_state import GroupMember, joined
+from penstock.log.group_state import GroupMember, TopicPartition, joined
 from penstock.log.names import group_lock_key, group_state_key
 from penstock.log.offsets import OffsetFile
 from penstock.stores import DirectoryStore, MemoryStore, ObjectStore, SqliteStore
@@ -468,3 +468,95 @@ async def test_a_power_cut_at_any_sync_leaves_a_sound_group_and_its_offsets():
         again = GroupCoordinator(DirectoryStore("/data/log", system=after), "billing", system=after)
         assert (await again.describe()).generation == 2
         assert await again.committed([("orders", 0)]) == {("orders", 0): 4}
+
+
+async def test_a_look_tells_what_a_heartbeat_tells_and_writes_nothing(coordinator, store, clock):
+    first = await coordinator.join(TOPICS)
+    assert await first.look() is None
+    second = await coordinator.join(TOPICS)
+    before = store.read(KEY)
+    change = await first.look()
+    assert change is not None
+    assert numbers(change.lost) == [2, 3]
+    assert store.read(KEY) == before
+    await first.release()
+    assert await second.look() is not None
+    clock.advance(LEASE + 1)
+    assert await first.look() is None, "the lease is not renewed by it"
+    assert first.assignment == frozenset()
+    await second.heartbeat()
+    with pytest.raises(Fenced) as refused:
+        await first.look()
+    assert refused.value.reason == "removed"
+
+
+async def test_a_part_may_be_released_before_the_rest(coordinator):
+    first, second = await coordinator.join(TOPICS), await coordinator.join(TOPICS)
+    await first.heartbeat()
+    assert numbers(first.releasing) == [2, 3]
+    await first.release(frozenset({TopicPartition("orders", 3), TopicPartition("orders", 0)}))
+    await second.look()
+    assert (numbers(first.releasing), numbers(second.assignment)) == ([2], [3])
+    await first.release()
+    await second.look()
+    assert numbers(second.assignment) == [2, 3]
+
+
+async def test_what_belongs_to_a_commit_is_written_while_the_group_is_held(coordinator):
+    member = await coordinator.join(TOPICS)
+    at = ("orders", 0)
+
+    def wait_in_vain():
+        with pytest.raises(DeadlineExceeded), coordinator._store.lock(group_lock_key("billing"), 0):
+            pass
+
+    def held():
+        with member.committing({at: 5}):
+            wait_in_vain()
+
+    await asyncio.to_thread(held)
+    assert await coordinator.committed([at]) == {at: 5}
+    with pytest.raises(ZeroDivisionError), member.committing({at: 9}):
+        raise ZeroDivisionError
+    assert await coordinator.committed([at]) == {at: 5}
+    await member.commit({at: 2}, write=wait_in_vain, backwards=True)
+    assert await coordinator.committed([at]) == {at: 2}
+    await coordinator.join(TOPICS)
+    with pytest.raises(Fenced) as refused, member.committing({at: 9}):
+        raise AssertionError("it is behind the generation")
+    assert refused.value.reason == "generation"
+    await member.look()
+    with member.committing({at: 9}):
+        pass
+    assert await coordinator.committed([at]) == {at: 9}
+
+
+async def test_what_a_dead_member_left_is_finished_before_offsets_are_read(store):
+    left = [{("orders", 0): 7}]
+
+    def recover(write):
+        while left:
+            write(left.pop())
+
+    coordinator = GroupCoordinator(store, "billing", recover=recover)
+    await coordinator.recovered()
+    await coordinator.recovered()
+    assert await coordinator.committed([("orders", 0)]) == {("orders", 0): 7}
+    await GroupCoordinator(store, "billing").recovered()
+
+
+async def test_a_member_may_have_a_name_and_a_guard(coordinator):
+    member = await coordinator.join(TOPICS, name="anna")
+    other = await coordinator.join(TOPICS, name="anna")
+    assert member.id.startswith("anna-")
+    assert member.id != other.id
+    with pytest.raises(InvalidName, match="member"):
+        await coordinator.join(TOPICS, name="a/b")
+
+    def guard():
+        raise ZeroDivisionError
+
+    before = await coordinator.describe()
+    with pytest.raises(ZeroDivisionError):
+        await coordinator.join(TOPICS, guard=guard)
+    assert await coordinator.describe() == before

@@ -1,6 +1,7 @@
 """Members of a group on the embedded transport: sharing, hand-over, leases, fences."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -12,7 +13,9 @@ from penstock.errors import (
     InvalidOption,
     SubscriberBusy,
 )
+from penstock.log import places
 from penstock.log.names import group_state_key, offset_key
+from penstock.log.places import fetch
 from penstock.stores import MemoryStore
 from penstock.system import System
 from penstock.testing import VirtualClock
@@ -331,7 +334,7 @@ async def test_trouble_of_the_group_is_heard_of_by_who_reads(transport, store, c
         with pytest.raises(DamagedFile, match="reset"):
             await waiting
         store.write(group_state_key("billing"), sound)
-        clock.advance(LEASE / 2)
+        await advanced(clock, 1, lambda: not consumer._is_failing)
         await transport.produce("orders", numbered(1))
         assert len(await take(consumer, 1)) == 1
 
@@ -347,3 +350,33 @@ async def test_something_of_ones_own_is_written_with_the_commit(transport):
         assert written == ["first"]
     committed = [one.committed for one in await transport.lag("orders", "billing")]
     assert sum(committed) == 3
+
+
+async def test_what_was_read_and_not_delivered_is_not_committed_with_the_rest(store, monkeypatch):
+    """The partition is taken away while a thread reads it; the hook commits all that was delivered."""
+    reading, go_on = threading.Event(), threading.Event()
+
+    def slow_fetch(*arguments):
+        reading.set()
+        assert go_on.wait(WAIT)
+        return fetch(*arguments)
+
+    async def on_revoke(partitions):
+        go_on.set()
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+        await first.commit()
+
+    async with EmbeddedTransport(store, tail_cache_bytes=0) as transport:
+        await transport.create_topic("orders", partitions=2)
+        await transport.produce("orders", numbered(20))
+        async with transport.subscribe("orders", "billing", on_revoke=on_revoke) as first:
+            await first.pause(0)
+            monkeypatch.setattr(places, "fetch", slow_fetch)
+            waiting = asyncio.ensure_future(first.next_batch())
+            await asyncio.to_thread(reading.wait, WAIT)
+            async with transport.subscribe("orders", "billing") as second:
+                await until(has(second, 1))
+                assert [one.offset for one in await take(second, 10)] == list(range(10))
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)

@@ -34,8 +34,11 @@ class Reader(Protocol):
     def removed(self) -> None:
         """From now on nothing is the member's: the group went on without it."""
 
-    def failed(self, error: Exception) -> None:
-        """Something went wrong in the background. It is tried again with the next heartbeat."""
+    def failed(self, error: Exception | None) -> None:
+        """The group could not be asked. It is tried again; None says that it worked."""
+
+    def revoke_failed(self, error: Exception) -> None:
+        """``revoke`` raised this."""
 
 
 class GroupSession:
@@ -154,6 +157,8 @@ class GroupSession:
                 await self._turn()
             except PenstockError as error:
                 self._reader.failed(error)
+            else:
+                self._reader.failed(None)
 
     async def _turn(self) -> None:
         due, self._beat_is_due = self._beat_is_due, False
@@ -195,6 +200,9 @@ class GroupSession:
             if member is self._member:
                 self._reader.released(partitions & member.releasing)
                 await member.release(partitions)
+        except Fenced:
+            # All of it is gone; the next look tells.
+            pass
         except PenstockError as error:
             self._reader.failed(error)
         finally:
@@ -206,8 +214,8 @@ class GroupSession:
         try:
             async with self._timers.deadline(self._release_seconds, "finish what was delivered"):
                 await self._reader.revoke(partitions)
-        except DeadlineExceeded:
+        except (DeadlineExceeded, Fenced):
             # They are given away all the same; a commit that comes later is refused.
             return
         except Exception as error:
-            self._reader.failed(error)
+            self._reader.revoke_failed(error)

@@ -120,16 +120,16 @@ class GroupSubscription(Subscription):
 
     def deliver(self, partitions: Iterable[int]) -> None:
         """Deliver these partitions from where they are, and hold all others."""
+        before = self._paused
         self._given = frozenset(partitions)
         self._paused = frozenset(range(len(self._places))) - self._given
-        held = [self._places[number] for number in self._paused]
-        # What was read and not delivered is read again later.
-        if self._place in held:
-            self._move([self._place], [self._delivered(self._place)])
-        self._changes.wake(self.topic)
+        held = [self._places[number] for number in self._paused - before]
+        # What was read and not delivered, or is being read, is read again later.
+        sound = [place for place in held if place.damage is None]
+        self._move(sound, [self._delivered(place) for place in sound])
 
-    def fail(self, error: Exception) -> None:
-        """Let whoever reads know, once."""
+    def fail(self, error: Exception | None) -> None:
+        """Let whoever reads know, once; None: what went wrong before works again."""
         self._trouble = error
         self._changes.wake(self.topic)
 

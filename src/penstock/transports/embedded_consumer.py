@@ -67,6 +67,8 @@ class EmbeddedConsumer(Consumer):
         self._reading: frozenset[int] = frozenset()
         self._paused: frozenset[int] = frozenset()
         self._progress = asyncio.Event()
+        self._is_failing = False
+        """The group could not be asked last time."""
         self._growing: asyncio.Task[None] | None = None
         subscription.on_growth = self._grew
 
@@ -144,8 +146,10 @@ class EmbeddedConsumer(Consumer):
 
     def _put_back(self, batch: StreamBatch) -> None:
         """It was taken away while it was read, or the lease is over: not to be delivered now."""
-        if batch.partition in self._reading:
+        if batch.partition in self._owned:
+            # It must not count as delivered: it may still be committed here.
             self._subscription.go_to({batch.partition: batch.records[0].offset})
+        if batch.partition in self._reading:
             # Nothing at all, until the group says what became of this member.
             self._subscription.deliver(())
             self._session.renew()
@@ -276,8 +280,15 @@ class EmbeddedConsumer(Consumer):
         self._deliver()
         self._progress.set()
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: Exception | None) -> None:
+        """Whoever asks for the next batch before it works again hears of it."""
+        if error is not None or self._is_failing:
+            self._subscription.fail(error)
+        self._is_failing = error is not None
+
+    def revoke_failed(self, error: Exception) -> None:
         """Whoever asks for the next batch hears of it."""
+        self._is_failing = False
         self._subscription.fail(error)
 
     # Inside
