@@ -83,7 +83,7 @@ class Columns:
     commits: dict[str, Numbers]
     """Commits that were acknowledged: group, partition, offset, began, at."""
     starts: dict[str, Numbers]
-    """Where members went on: group, partition, offset, began, at."""
+    """Where members went on with what was new to them: group, partition, offset, began, at."""
     groups: list[str]
     processes: list[str]
     seekers: set[int]
@@ -97,6 +97,7 @@ class _Member:
     """What a process has, and since when its reads of a partition belong together."""
 
     generation: int = UNKNOWN
+    has: frozenset[int] = frozenset()
     sessions: dict[int, int] = field(default_factory=dict)
 
 
@@ -145,10 +146,8 @@ class _Builder:
             case Committed(began=began, at=at, offsets=offsets):
                 listed = {"partition": [*offsets], "offset": [*offsets.values()]}
                 self.commits.add(group, began, at, **listed)
-            case Assigned(began=began, at=at, positions=places):
-                listed = {"partition": [*places], "offset": [*places.values()]}
-                self.starts.add(group, began, at, **listed)
-                self._assigned(self._member(group, process), operation)
+            case Assigned():
+                self._assigned(group, self._member(group, process), operation)
             case Sought(offsets=offsets):
                 self.seekers.add(group)
                 member = self._member(group, process)
@@ -177,16 +176,20 @@ class _Builder:
             offset=poll.offsets,
         )
 
-    def _assigned(self, member: _Member, to: Assigned) -> None:
+    def _assigned(self, group: int, member: _Member, to: Assigned) -> None:
+        # What it had stays where it was, which is beyond what is committed.
+        fresh = {number: at for number, at in to.positions.items() if number not in member.has}
+        listed = {"partition": [*fresh], "offset": [*fresh.values()]}
+        self.starts.add(group, to.began, to.at, **listed)
         # Between two generations that do not follow each other a partition may have been away
-        # and come back. What stays through one change goes on where it was.
+        # and come back.
         stays = to.generation <= member.generation + 1
         member.sessions = {
             number: session
             for number, session in member.sessions.items()
             if stays and number in to.positions
         }
-        member.generation = to.generation
+        member.generation, member.has = to.generation, frozenset(to.positions)
 
     def _group(self, name: str) -> int:
         return self.groups.setdefault(name, len(self.groups))
