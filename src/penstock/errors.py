@@ -115,9 +115,9 @@ class Fenced(UsageError):
     """A newer generation of the group has taken over, so nothing was written.
 
     The caller was replaced while it was away: it stops, and joins the group again. Fields:
-    generation (the caller's), current (the group's). Members of a group on the log also get: group,
-    member, and reason: ``removed``, ``generation`` (a heartbeat tells what is still theirs) or
-    ``partition`` (it is another member's). Producers get: producer, epoch (the caller's), current, and
+    generation (the caller's), current (the group's). Members of a group also get: group, member,
+    topic and partition, and reason: ``removed``, ``generation`` (a heartbeat tells what is still
+    theirs) or ``partition`` (it is another member's). Producers get: producer, epoch (the caller's), current, and
     the reason ``epoch``.
     """
 
