@@ -72,8 +72,8 @@ class Dispatch:
         self.unsettled = 0
         self.batching = True
         """Whether handlers that take lists get more than one event at a time."""
-        self.uncounted: list[Callable[[], int]] = []
-        """Tell how many events wait that enter the books when they are handled."""
+        self.uncounted: dict[Callable[[], int], None] = {}
+        """Tell how many events wait that enter the books when they are handled; idle lanes do not."""
         self.tasks: set[asyncio.Task[Any]] = set()
         self.on_settled: Callable[[Envelope], None] | None = None
         self.open_batches: dict[type, set[Batcher]] = {}
@@ -362,7 +362,7 @@ class Dispatch:
     @property
     def busy(self) -> bool:
         """Whether something is left to be done."""
-        return bool(self.unsettled or self.uncounted_events())
+        return bool(self.unsettled or self.uncounted)
 
     def uncounted_events(self) -> int:
         """Events that wait in rings and are in no book yet."""

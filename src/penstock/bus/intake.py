@@ -171,6 +171,10 @@ class Intake:
             cause.id if cause is not None else None,
         )
 
+    def next_number(self) -> int:
+        """A number for a message that has none yet; it is younger than all that have one."""
+        return next(self._sequence)
+
     def is_nested(self) -> bool:
         """Whether a handler of this bus calls, which must not wait for its own lane."""
         cause = current.get()

@@ -339,6 +339,8 @@ class ScalableMessageBus(_Bus):
     @asynccontextmanager
     async def atomic(self, **options: Any) -> AsyncIterator[AtomicGroup]:
         """As :meth:`MessageBus.atomic`; NotSupported for events of durable topics."""
+        for hot in self.lanes.hot:
+            self.lanes.number_waiting(hot)
         async with self._inner.atomic(**options) as group:
             yield group
             for kind in {type(envelope.message) for envelope in group._envelopes}:
@@ -350,9 +352,12 @@ class ScalableMessageBus(_Bus):
                     )
 
     def _make_lanes(self, event: Any) -> None:
+        """The event is about to get an envelope: it needs lanes, and others may be older."""
         kind = event.__class__
         intake = self._inner._intake
-        if kind not in intake.lanes and kind not in intake.spreads:
+        if kind in self.lanes.hot:
+            self.lanes.number_waiting(kind)
+        elif kind not in intake.lanes and kind not in intake.spreads:
             self.lanes.open(kind)
 
     async def _press(self, event: Any, options: dict[str, Any]) -> dict[str, Any]:

@@ -11,36 +11,50 @@ Priorities do not count on the hot path: the ring keeps the order in which messa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from inspect import isawaitable
 from threading import get_ident
 from types import CoroutineType
 from typing import Any
 
-from penstock.bus.dispatch import Dispatch
 from penstock.bus.drive import current
 from penstock.bus.handlers import Handler
 from penstock.bus.intake import Intake
 from penstock.bus.lane import TURN_EVENTS, Lane
 from penstock.bus.queue import BoundedEventQueue, EventQueueStatistics
 from penstock.messages import Envelope
+from penstock.scaling.numbers import RingNumbers
 from penstock.scaling.ring import RING_CAPACITY, Ring
 
 HOT_TURN_EVENTS = 256
 """How many messages of a ring are handled before others use the loop: its handlers are short."""
 
-Enclose = Callable[[Any], Envelope]
-Enter = Callable[[Any], Envelope]
-"""Puts a message into the books of the bus, and into an envelope."""
+NOWHERE = 1 << 62
+"""Where a batch begins that does not exist."""
+
+Enter = Callable[[Any, int | None], Envelope]
+"""Puts a message into the books of the bus, and into an envelope; with this number, if it has one."""
 
 
 class RingQueue(BoundedEventQueue):
     """A ring in front, a bounded queue behind it. ``depth`` is that of the queue behind."""
 
-    __slots__ = ("_at", "_batch", "_enter", "consumer", "enclosed", "fallbacks", "ring")
+    __slots__ = (
+        "_at",
+        "_batch",
+        "_enter",
+        "begun",
+        "consumer",
+        "enclosed",
+        "fallbacks",
+        "numbers",
+        "ring",
+    )
 
-    def __init__(self, enter: Enter, ring_capacity: int = RING_CAPACITY, **options: Any) -> None:
+    def __init__(
+        self, enter: Enter, numbers: RingNumbers, ring_capacity: int = RING_CAPACITY, **options: Any
+    ) -> None:
         super().__init__(**options)
         self.ring: Ring[Any] = Ring(ring_capacity)
         self.consumer = self.ring.consumer("bus")
@@ -48,6 +62,9 @@ class RingQueue(BoundedEventQueue):
         """Messages that found the ring full, or others waiting behind it."""
         self.enclosed = 0
         """Messages in the ring that came with an envelope, and are in the books of the bus."""
+        self.numbers = numbers
+        self.begun = NOWHERE
+        """The position of the batch that is in work."""
         self._enter = enter
         self._batch: list[Any] = []
         self._at = 0
@@ -57,6 +74,15 @@ class RingQueue(BoundedEventQueue):
         """Messages in the ring, and those that were taken out and have not begun."""
         passed = self.consumer.stage.sequence.value
         return self.ring.value - passed + len(self._batch) - self._at
+
+    @property
+    def position(self) -> int:
+        """The position in the ring of the message that is taken next."""
+        return self.consumer.stage.sequence.value - len(self._batch) + self._at
+
+    def number_waiting(self) -> None:
+        """What is in the ring is older than all that comes from now on: give it its numbers."""
+        self.numbers.give(min(self.begun, self.position), self.ring.value)
 
     @property
     def capacity_in_all(self) -> int:
@@ -80,12 +106,12 @@ class RingQueue(BoundedEventQueue):
     def take(self) -> Envelope | None:
         if self._at >= len(self._batch) and not self._refill():
             return super().take()
-        item = self._batch[self._at]
+        item, position = self._batch[self._at], self.position
         self._at += 1
         if type(item) is Envelope:
             self.enclosed -= 1
             return item
-        return self._enter(item)
+        return self._enter(item, self.numbers.of(position))
 
     def take_batch(self, limit: int) -> list[Any]:
         """The next messages of the ring, with or without envelopes; empty when the ring is."""
@@ -103,7 +129,8 @@ class RingQueue(BoundedEventQueue):
         return bool(self._batch)
 
     def has_room_for(self, count: int, extra: int = 0) -> bool:
-        return super().has_room_for(count, extra) or self.ring.room() >= count
+        in_ring = 0 if self.depth else self.ring.room()
+        return count <= in_ring or super().has_room_for(count - in_ring, extra)
 
     def statistics(self) -> EventQueueStatistics:
         behind = super().statistics()
@@ -124,12 +151,14 @@ class HotLane(Lane):
     queue: RingQueue
 
     def __init__(
-        self, kind: type, dispatch: Dispatch, enclose: Enclose, ring_capacity: int, **options: Any
+        self, kind: type, intake: Intake, ring_capacity: int = RING_CAPACITY, **options: Any
     ) -> None:
-        super().__init__(kind, RingQueue(self._enter, ring_capacity, **options), dispatch)
-        self._enclose = enclose
+        dispatch = intake.dispatch
+        numbers = RingNumbers(intake.next_number)
+        queue = RingQueue(self._enter, numbers, ring_capacity, **options)
+        super().__init__(kind, queue, dispatch)
+        self._enclose = intake.enclose
         self._working = 0
-        dispatch.uncounted.append(self.uncounted)
 
     def uncounted(self) -> int:
         """Messages in the ring and in work that the books of the bus do not have yet."""
@@ -137,22 +166,54 @@ class HotLane(Lane):
 
     def retire(self) -> None:
         super().retire()
-        self.dispatch.uncounted.remove(self.uncounted)
+        self._count_no_more()
+
+    def wake(self) -> None:
+        super().wake()
+        if self.pumps or self.has_work:
+            self.dispatch.uncounted[self.uncounted] = None
+
+    def begin_in_place(self, envelope: Envelope) -> Awaitable[None] | None:
+        self.dispatch.uncounted[self.uncounted] = None
+        return super().begin_in_place(envelope)
+
+    def drain(self) -> list[Envelope]:
+        left = super().drain()
+        self._count_no_more()
+        return left
+
+    def _leave(self) -> None:
+        super()._leave()
+        if not self.pumps and not self.has_work:
+            self._count_no_more()
+            self.dispatch.wake_idle()
+
+    def _count_no_more(self) -> None:
+        self.dispatch.uncounted.pop(self.uncounted, None)
 
     def put(self, message: Any) -> bool:
         """The shortest way in; False when ring and queue are full."""
         queue = self.queue
         if not queue.put(message):
-            if queue.room < 1 or not queue.offer(self._enclose(message)):
+            if queue.room < 1:
+                return False
+            queue.number_waiting()
+            if not queue.offer(self._enclose(message)):
                 return False
             self.dispatch.accept()
         if self.pumps == self.suspended:
             self.wake()
         return True
 
-    def _enter(self, message: Any) -> Envelope:
+    def _enter(self, message: Any, number: int | None) -> Envelope:
+        """Whose handler published it is not known here: it follows from nothing."""
         self.dispatch.accept()
-        return self._enclose(message)
+        token = current.set(None)
+        envelope = self._enclose(message)
+        current.reset(token)
+        if number is not None:
+            envelope.sequence = number
+        return envelope
 
     async def _run_plain(self, handler: Handler) -> bool:
         registry, version = self.dispatch.registry, self.dispatch.registry.version
@@ -182,6 +243,7 @@ class HotLane(Lane):
         turn = self._enclose(None)
         token = current.set(turn)
         good = done = 0
+        first = self.queue.begun = self.queue.position - len(batch)
         self._working = len(batch) - self._count_enclosed(batch)
         try:
             for message in batch:
@@ -199,15 +261,16 @@ class HotLane(Lane):
                             await result
                         good += 1
                     except (Exception, asyncio.CancelledError) as error:
-                        if not self._go_on_after(handler, message, error):
+                        number = self.queue.numbers.of(first + done - 1)
+                        if not self._go_on_after(handler, message, number, error):
                             break
         finally:
             turn.settled = True
             current.reset(token)
             self._working = 0
+            self.queue.begun = NOWHERE
             self._enter_good(handler, good)
             self._put_back_batch(batch[done:])
-        self.dispatch.wake_idle()
 
     def _count_enclosed(self, batch: list[Any]) -> int:
         """How many of a batch are in the books already; they leave the ring with it."""
@@ -227,9 +290,11 @@ class HotLane(Lane):
         if rest is not None:
             await self._wait(envelope, rest)
 
-    def _go_on_after(self, handler: Handler, message: Any, error: BaseException) -> bool:
+    def _go_on_after(
+        self, handler: Handler, message: Any, number: int | None, error: BaseException
+    ) -> bool:
         """Note a failure; False when the handler is not to be called without being asked about."""
-        envelope = self._enter(message)
+        envelope = self._enter(message, number)
         self._working -= 1
         self._failed(handler, envelope, error, asked=False)
         self.dispatch.release(envelope)

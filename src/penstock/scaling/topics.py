@@ -39,16 +39,21 @@ class TopicLanes:
         self._ring_capacity = ring_capacity
         self._dropped = 0
         """Events that were dropped or refused at lanes that are gone."""
+        self._topics = {marks_of(kind).topic for kind in self.kinds()}
         intake.make_lane = self._make_first_lane
 
     # Topics
 
     def __len__(self) -> int:
-        return len(self._intake.lanes) + len(self._intake.spreads)
+        return len(self._topics)
 
     def kinds(self) -> list[type]:
         """The message classes that have lanes."""
         return [*self._intake.lanes, *self._intake.spreads]
+
+    def has(self, kind: type) -> bool:
+        """Whether a class has lanes."""
+        return kind in self._intake.lanes or kind in self._intake.spreads
 
     def partitions_of(self, kind: type) -> int:
         """How many partitions the topic of a class has."""
@@ -72,6 +77,12 @@ class TopicLanes:
         queues = [lane.queue for lane in self._intake.all_lanes()]
         return gone + sum(queue.dropped + queue.rejected for queue in queues)
 
+    def number_waiting(self, kind: type) -> None:
+        """What waits in the ring of a class is older than what comes now, with its envelope."""
+        lane = self.hot.get(kind)
+        if lane is not None:
+            lane.queue.number_waiting()
+
     def is_hot(self, kind: type) -> bool:
         """Whether a class is marked as hot, or its topic is configured to be."""
         marks = marks_of(kind)
@@ -83,11 +94,7 @@ class TopicLanes:
         """Spread the events of a class from now on over so many partitions."""
         check_partitions(partitions)
         self._partitions[marks_of(kind).topic] = partitions
-        if (
-            kind in self.kinds()
-            and not self.is_hot(kind)
-            and self.partitions_of(kind) != partitions
-        ):
+        if self.has(kind) and not self.is_hot(kind) and self.partitions_of(kind) != partitions:
             self._change(kind, partitions)
 
     def set_hot(self, kind: type, *, hot: bool) -> None:
@@ -96,7 +103,7 @@ class TopicLanes:
             return
         topic = marks_of(kind).topic
         (self._hot_topics.add if hot else self._hot_topics.discard)(topic)
-        if kind in self.kinds():
+        if self.has(kind):
             count = 1 if hot else self._partitions.get(topic, 1)
             self._change(kind, count)
 
@@ -110,6 +117,7 @@ class TopicLanes:
             lane.make_room()
 
     def _change(self, kind: type, partitions: int) -> None:
+        self.number_waiting(kind)
         self.hot.pop(kind, None)
         spread = self._intake.spreads.get(kind)
         if not isinstance(spread, Epochs):
@@ -136,13 +144,15 @@ class TopicLanes:
     # Lanes
 
     def _make_first_lane(self, kind: type) -> Lane:
-        if len(self) >= self._limits.max_topics:
+        topic = marks_of(kind).topic
+        if topic not in self._topics and len(self) >= self._limits.max_topics:
             raise LimitReached(
                 f"there are {len(self)} topics: raise max_topics with reconfigure_limits()",
                 limit="max_topics",
                 value=self._limits.max_topics,
             )
         lane = self._make_lane(kind)
+        self._topics.add(topic)
         if isinstance(lane, HotLane):
             self.hot[kind] = lane
         return lane
@@ -150,7 +160,7 @@ class TopicLanes:
     def open(self, kind: type) -> None:
         """Give a class the partitions that its topic is configured to have."""
         count = self._partitions.get(marks_of(kind).topic, 1)
-        if kind not in self.kinds():
+        if not self.has(kind):
             self._intake.lane(kind)
         if count != self.partitions_of(kind) and not self.is_hot(kind):
             self._change(kind, count)
@@ -161,8 +171,7 @@ class TopicLanes:
         options = self._intake.options
         return HotLane(
             kind,
-            self._intake.dispatch,
-            self._intake.enclose,
+            self._intake,
             self._ring_capacity,
             capacity=options.capacity,
             overflow=options.overflow,

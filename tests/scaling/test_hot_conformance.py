@@ -1,0 +1,315 @@
+"""The suite of buses with every topic hot and a ring of one slot, so that every way is taken.
+
+The ring is full after one event: most go to the queue behind it, and come back in order.
+"""
+
+import asyncio
+
+import pytest
+
+from penstock.bus.bus import MessageBus
+from penstock.bus.intake import QueueOptions
+from penstock.bus.queue import Overflow
+from penstock.errors import BufferFull, Closed, DeadlineExceeded
+from penstock.messages import Envelope, Priority
+from penstock.resilience.bus import ResilientMessageBus
+from penstock.scaling.bus import ScalableMessageBus
+from penstock.testing import BusConformance
+from penstock.testing.bus_fixtures import BusFixtures, Gate, Ping
+from penstock.testing.clock import until_idle
+
+
+class Everything(set[str]):
+    """A set that holds whatever one asks for."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+def all_hot(inner, ring_capacity=1):
+    bus = ScalableMessageBus(inner, backpressure=False, ring_capacity=ring_capacity)
+    bus.lanes._hot_topics = Everything()
+    return bus
+
+
+DIFFERENT = {
+    "the ring holds one event more than the bound of the queue that these count on": (
+        "test_a_group_without_room_for_one_publishes_none",
+        "test_an_avalanche_is_bounded",
+        "test_nobody_waits_for_a_bus_that_stopped",
+        "test_reject_new",
+        "test_waiting_for_room_has_a_deadline",
+        "test_what_a_filter_refuses_needs_no_room",
+        "test_what_waits_for_the_start_is_bounded",
+    ),
+    "the marks are those of the queue behind the ring": (
+        "test_pressure_begins_at_the_high_mark_and_ends_at_the_low_one",
+        "test_the_marks_are_apart_in_queues_of_any_size",
+    ),
+    "what is in the ring is not dropped: the queue behind it drops its own oldest": (
+        "test_drop_oldest",
+        "test_drop_oldest_spares_higher_priorities",
+    ),
+    "the ring keeps the order in which events came, whatever their priority": (
+        "test_events_of_high_priority_overtake",
+    ),
+    "an event goes into the ring as it is, without what it follows from": (
+        "test_what_follows_from_a_message_is_linked_to_it",
+    ),
+}
+"""The tests of the suite that do not apply, and why; TestOnTheRing says what holds instead."""
+
+
+class HotConformance(BusConformance):
+    """The suite without what is different on the hot path."""
+
+
+for names in DIFFERENT.values():
+    for name in names:
+        assert hasattr(BusConformance, name), name
+        setattr(HotConformance, name, None)  # pytest passes it by
+
+
+@pytest.mark.acceptance(15, 18, 40)
+class TestHotMessageBus(HotConformance):
+    @pytest.fixture
+    def make_bus(self):
+        return lambda **options: all_hot(MessageBus(**options))
+
+
+@pytest.mark.acceptance(15, 18, 40)
+class TestHotResilientMessageBus(HotConformance):
+    @pytest.fixture
+    def make_bus(self):
+        return lambda **options: all_hot(ResilientMessageBus(**options))
+
+
+class TestOnTheRing(BusFixtures):
+    """What the hot path does where it is different."""
+
+    @pytest.fixture
+    def make_bus(self):
+        return lambda **options: all_hot(MessageBus(**options))
+
+    async def busy(self, table, **options):
+        """A bus whose handler waits at a gate with event 0, and 1 is in the ring."""
+        bus, gate, seen = table.bus(queue=QueueOptions(**options)), Gate(), []
+
+        @bus.on(Ping)
+        async def handle(event: Ping) -> None:
+            await gate.wait()
+            seen.append(event.number)
+
+        await bus.start()
+        for number in (0, 1):
+            bus.publish_nowait(Ping(number))
+            await table.idle()
+        return bus, gate, seen
+
+    async def test_the_bound_is_that_of_the_ring_and_the_queue(self, table):
+        bus, gate, seen = await self.busy(table, capacity=2)
+        for number in (2, 3):
+            await bus.publish(Ping(number))
+        with pytest.raises(BufferFull):
+            bus.publish_nowait(Ping(4))
+        with pytest.raises(DeadlineExceeded):
+            await table.until(bus.publish(Ping(4), timeout=2.0))
+        assert bus.statistics().events_published == 4
+        gate.open()
+        assert (await bus.stop()).drained
+        assert seen == [0, 1, 2, 3]
+
+    async def test_what_waits_for_the_start_is_bounded_and_keeps_its_order(self, table):
+        bus, seen = table.bus(queue=QueueOptions(capacity=2)), []
+        bus.subscribe(Ping, lambda event: seen.append(event.number))
+        for number in range(3):
+            await bus.publish(Ping(number))
+        with pytest.raises(BufferFull):
+            bus.publish_nowait(Ping(3))
+        waiting = asyncio.ensure_future(bus.publish(Ping(4)))
+        await table.idle()
+        async with bus:
+            await waiting
+            await bus.settle()
+        assert seen == [0, 1, 2, 4]
+
+    async def test_what_is_beyond_the_bound_is_refused(self, table):
+        bus, gate, seen = await self.busy(table, capacity=1, overflow=Overflow.REJECT_NEW)
+        await bus.publish(Ping(2))
+        with pytest.raises(BufferFull):
+            await bus.publish(Ping(3))
+        with pytest.raises(BufferFull):
+            bus.publish_nowait(Ping(3))
+        assert next(iter(bus.statistics().queues.values())).rejected == 2
+        gate.open()
+        await bus.stop()
+        assert seen == [0, 1, 2]
+
+    async def test_the_queue_behind_the_ring_drops_its_oldest(self, table):
+        bus, gate, seen = await self.busy(table, capacity=2, overflow=Overflow.DROP_OLDEST)
+        for number in range(2, 6):
+            await bus.publish(Ping(number), priority=Priority.HIGH if number == 2 else 50)
+        assert bus.statistics().events_dropped == 2
+        gate.open()
+        await bus.stop()
+        assert seen == [0, 1, 2, 5]
+
+    async def test_pressure_is_that_of_the_queue_behind(self, table):
+        bus, gate, _ = await self.busy(table, capacity=10)
+        told: list[tuple[int, bool]] = []
+        number = 0
+        bus.on_pressure(lambda topic, started: told.append((number, started)))
+        for number in range(2, 12):
+            await bus.publish(Ping(number))
+        assert told == [(9, True)]  # the eighth behind the ring
+        gate.open()
+        await bus.stop()
+        assert told == [(9, True), (11, False)]
+
+    async def test_a_group_finds_room_in_the_ring_and_behind_it_or_none(self, table):
+        bus, gate, seen = await self.busy(table, capacity=2)
+        await self.refuse(bus, [2, 3, 4])
+        assert bus.statistics().events_published == 2
+        gate.let_in(2)
+        await table.idle()
+        await self.publish_together(bus, [2, 3, 4])  # one in the ring, two behind it
+        gate.open()
+        assert (await bus.stop()).drained
+        assert seen == [0, 1, 2, 3, 4]
+
+    async def test_a_group_that_has_to_queue_behind_does_not_count_on_the_ring(self, table):
+        bus, gate, seen = await self.busy(table, capacity=2)
+        await bus.publish(Ping(2))
+        gate.let_in()
+        await table.idle()  # 1 has left the ring, and 2 is behind it
+        await self.refuse(bus, [3, 4])
+        assert bus.statistics().events_published == 3
+        gate.open()
+        assert (await bus.stop()).drained
+        assert seen == [0, 1, 2]
+
+    async def refuse(self, bus, numbers):
+        with pytest.raises(BufferFull):
+            await self.publish_together(bus, numbers)
+
+    async def publish_together(self, bus, numbers):
+        async with bus.atomic() as group:
+            for number in numbers:
+                group.publish(Ping(number))
+
+    @pytest.mark.parametrize("drain", [True, False])
+    async def test_nobody_waits_for_a_stopped_bus_and_the_report_is_in_order(self, table, drain):
+        bus, _, _ = await self.busy(table, capacity=1)
+        await bus.publish(Ping(2))
+        waiting = asyncio.ensure_future(bus.publish(Ping(3), timeout=1e9))
+        await table.idle()
+        report = await table.until(bus.stop(drain=drain, timeout=2.0))
+        with pytest.raises(Closed):
+            await waiting
+        assert [one.message.number for one in report.undrained] == [0, 1, 2]
+
+    async def test_an_avalanche_is_bounded_by_the_ring_and_twice_the_queue(self, table):
+        bus = table.bus(queue=QueueOptions(capacity=5))
+        published = []
+
+        @bus.on(Ping)
+        def handle(event: Ping) -> None:
+            while not event.number:
+                bus.publish_nowait(Ping(1))
+                published.append(1)
+
+        await bus.start()
+        await bus.publish(Ping(0))
+        await table.until(bus.settle())
+        assert len(published) == 1 + 2 * 5
+        assert bus.statistics().events_failed == 1
+        await bus.stop()
+
+
+class TestOldestFirst(BusFixtures):
+    """The report of a stop is in the order in which events came, with an envelope or without."""
+
+    @pytest.fixture
+    def make_bus(self):
+        return lambda **options: all_hot(MessageBus(**options), ring_capacity=4)
+
+    @pytest.mark.parametrize("pattern", ["bbbbbb", "beb", "ebeb", "bbebbe", "eebbbbbb", "bwbbw"])
+    async def test_bare_events_and_others(self, table, pattern):
+        """``b`` goes in as it is, ``e`` with headers, for ``w`` somebody waits."""
+        bus = table.bus()
+        bus.subscribe(Ping, lambda event: None)
+        waiting = []
+        for number, how in enumerate(pattern):
+            if how == "w":
+                waiting.append(asyncio.ensure_future(bus.publish_and_wait(Ping(number))))
+                await table.idle()
+            else:
+                await bus.publish(Ping(number), **({"headers": {"a": "b"}} if how == "e" else {}))
+        report = await bus.stop(drain=False)
+        assert [one.message.number for one in report.undrained] == list(range(len(pattern)))
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def test_events_of_a_group_come_after_those_in_the_ring(self, table):
+        bus = table.bus()
+        bus.subscribe(Ping, lambda event: None)
+        await bus.publish(Ping(0))
+        async with bus.atomic() as group:
+            group.publish(Ping(1))
+        report = await bus.stop(drain=False)
+        assert [one.message.number for one in report.undrained] == [0, 1]
+
+    async def test_events_after_a_change_come_after_those_in_the_ring(self, table):
+        bus = table.bus()
+        bus.subscribe(Ping, lambda event: None)
+        await bus.publish(Ping(0))
+        bus.lanes._hot_topics = set()
+        bus.lanes._change(Ping, 1)
+        await bus.publish(Ping(1))
+        report = await bus.stop(drain=False)
+        assert [one.message.number for one in report.undrained] == [0, 1]
+
+    async def test_after_many_laps_of_the_ring(self, table):
+        bus, gate = table.bus(), Gate()
+        seen = []
+
+        @bus.on(Ping)
+        async def handle(event: Ping) -> None:
+            if event.number >= 100:
+                await gate.wait()
+            seen.append(event.number)
+
+        await bus.start()
+        for number in range(107):
+            bus.publish_nowait(Ping(number), **({"headers": {"a": "b"}} if number % 5 == 3 else {}))
+            if number < 100 and number % 3 == 0:
+                await table.idle()
+        await table.idle()
+        report = await bus.stop(drain=False)
+        assert seen == list(range(100))
+        assert [one.message.number for one in report.undrained] == list(range(100, 107))
+
+
+async def test_events_of_a_ring_do_not_follow_from_each_other():
+    """Not from the one that its lane has handled before, nor from the turn that it failed in."""
+    inner = MessageBus()
+    envelopes: list[Envelope] = []
+    inner._dispatch.on_settled = envelopes.append
+    async with all_hot(inner) as bus:
+        gate = Gate()
+
+        @bus.on(Ping)
+        async def handle(event: Ping) -> None:
+            await gate.wait()
+            if event.number == 0:
+                raise ValueError(event)
+
+        for number in (0, 1, 2):  # in work, in the ring, behind it
+            bus.publish_nowait(Ping(number))
+            await until_idle()
+        gate.let_in(2)
+        await until_idle()
+        bus.publish_nowait(Ping(3))  # in the ring, while 2 is in work
+        gate.open()
+        await bus.settle()
+    assert [one.message.number for one in envelopes] == [0, 2, 3]  # 1 needed no envelope
+    assert [one.causation_id for one in envelopes] == [None, None, None]
