@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Compiled less, Java starts in half the time: tests are short.
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +27,13 @@ def spark() -> Iterator[SparkSession]:
         pytest.skip(str(missing))
     yield session
     session.stop()
+
+
+@pytest.fixture
+def log(tmp_path):
+    """An empty log."""
+    pytest.importorskip("pyspark", reason="Spark needs: pip install 'penstock[spark]'")
+    from tests.spark.spark_world import LogWorld
+
+    (tmp_path / "log").mkdir()
+    return LogWorld(tmp_path / "log")

@@ -32,14 +32,14 @@ class Group:
         self._registered: set[str] = set()
         self._committed: dict[tuple[str, int], int] = {}
 
-    def claim(self, topic: str, seconds: float = CLAIM_SECONDS) -> None:
+    def claim(self, topic: str) -> None:
         """Be the one that reads the topic as this group, until the process ends.
 
-        SubscriberBusy when another query or subscription still is after so many seconds.
+        SubscriberBusy when another query or subscription still is after ten seconds.
         """
         if topic in self._claims:
             return
-        claim = self._log.store.lock(f"groups/{self.name}/{topic}.lock", seconds)
+        claim = self._log.store.lock(f"groups/{self.name}/{topic}.lock", CLAIM_SECONDS)
         try:
             claim.__enter__()
         except DeadlineExceeded:
