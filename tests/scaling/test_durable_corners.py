@@ -2,13 +2,16 @@
 
 import asyncio
 import logging
+from typing import cast
 
 import pytest
 
 from penstock import ResilientMessageBus, ScalableMessageBus, WalMessageQueue
 from penstock.bus.bus import MessageBus
-from penstock.errors import NotSupported, UnknownTopic, WouldDeadlock
+from penstock.errors import BufferFull, InvalidMessage, NotSupported, WouldDeadlock
+from penstock.log.transaction import Transaction
 from penstock.messages import Event, Priority, topic
+from penstock.scaling import log_publisher
 
 
 @topic("durable.orders", key="customer")
@@ -165,31 +168,102 @@ async def test_publish_and_wait_writes_and_tells_what_became_of_it(queue):
         assert len([record async for record in queue.replay("durable.orders")]) == 2
 
 
-async def test_a_handler_is_refused_to_wait_for_the_next_event_of_its_own_topic(queue):
+@pytest.mark.acceptance(147)
+async def test_a_handler_waits_for_the_next_event_of_its_own_topic(queue):
     async with make(queue) as bus:
-        refused: list[int] = []
+        seen: list[tuple[str, int]] = []
 
-        @bus.on(Ordered)
         async def handle(event):
-            if event.number == 0:
-                with pytest.raises(WouldDeadlock):
-                    await bus.publish_and_wait(Ordered("ada", 1))
-                refused.append(event.number)
+            if event.number < 3:
+                assert (await bus.publish_and_wait(Ordered("ada", event.number + 1))).handled == 2
+            seen.append(("first", event.number))
 
+        bus.subscribe(Ordered, handle, group="first")
+        bus.subscribe(Ordered, lambda event: seen.append(("second", event.number)), group="second")
         await bus.publish_and_wait(Ordered("ada", 0))
-        assert refused == [0]
-
-
-async def test_publish_nowait_says_what_to_do_when_the_topic_is_not_open(queue):
+        await bus.settle()
+        assert sorted(seen) == [(who, number) for who in ("first", "second") for number in range(4)]
+        assert len([record async for record in queue.replay("durable.orders")]) == 4
     async with make(queue) as bus:
-        with pytest.raises(UnknownTopic, match=r"create_topic\('durable.orders'\)"):
-            bus.publish_nowait(Ordered("ada", 1))
+        bus.subscribe(Ordered, lambda event: seen.append(("again", event.number)), group="first")
+        await bus.settle()
+        assert len(seen) == 8
+
+
+async def test_what_a_handler_waits_for_comes_again_when_it_was_not_finished(queue):
+    bus = make(queue)
+    hanging = asyncio.Event()
+
+    @bus.on(Ordered, group="first")
+    async def handle(event):
+        if event.number == 0:
+            await bus.publish_and_wait(Ordered("ada", 1))
+        hanging.set()
+        await asyncio.Event().wait()
+
+    await bus.start()
+    await bus.publish(Ordered("ada", 0))
+    await hanging.wait()
+    await bus.stop(drain=False)
+    assert len(bus.dead_letters) == 0
+    seen: list[int] = []
+    async with make(queue) as bus:
+        bus.subscribe(Ordered, numbers(seen), group="first")
+        await bus.settle()
+        assert seen == [0, 1]
+
+
+async def test_publish_nowait_opens_the_topic_and_keeps_the_order(queue):
+    async with make(queue) as bus:
+        seen: list[int] = []
+        for number in range(100):
+            bus.publish_nowait(Ordered("ada", number))
+        await bus.publish(Ordered("ada", 100))
+        bus.publish_nowait(Ordered("ada", 101))
+        bus.subscribe(Ordered, numbers(seen))
+        await bus.settle()
+        assert seen == list(range(102))
+
+
+async def test_what_was_published_before_the_start_is_in_the_log(queue):
+    bus = make(queue)
+    await asyncio.to_thread(bus.publish_nowait, Ordered("ada", 0))
+    seen: list[int] = []
+    bus.subscribe(Ordered, numbers(seen))
+    async with bus:
+        await asyncio.to_thread(bus.publish_nowait, Ordered("ada", 1))
+        await bus.settle()
+    assert seen == [0, 1]
+
+
+async def test_what_waits_for_its_topic_is_bounded(queue, monkeypatch):
+    monkeypatch.setattr(log_publisher, "EARLY_MAX", 3)
+    async with make(queue) as bus:
+        for number in range(3):
+            bus.publish_nowait(Ordered("ada", number))
+        with pytest.raises(BufferFull):
+            bus.publish_nowait(Ordered("ada", 3))
         seen: list[int] = []
         bus.subscribe(Ordered, numbers(seen))
-        await queue.create_topic("durable.orders")
-        bus.publish_nowait(Ordered("ada", 1))
         await bus.settle()
-        assert seen == [1]
+        bus.publish_nowait(Ordered("ada", 4))
+        await bus.settle()
+        assert seen == [0, 1, 2, 4]
+
+
+async def test_what_could_not_be_written_is_reported(queue, monkeypatch, caplog):
+    async def fail(topic):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(queue, "create_topic", fail)
+    bus = make(queue)
+    await bus.start()
+    with caplog.at_level(logging.CRITICAL + 1, "penstock.scaling"):
+        for number in range(3):
+            bus.publish_nowait(Ordered("ada", number))
+        await asyncio.sleep(0.01)
+        report = await bus.stop()
+    assert [envelope.message.number for envelope in report.undrained] == [0, 1, 2]
 
 
 async def test_filters_and_priorities_count_for_durable_events(queue):
@@ -207,22 +281,91 @@ async def test_filters_and_priorities_count_for_durable_events(queue):
         assert bus.statistics().events_filtered == 1
 
 
-async def test_an_atomic_group_refuses_durable_events_and_publishes_nothing(queue):
+@pytest.mark.acceptance(152)
+async def test_an_atomic_group_is_in_the_log_whole(queue):
+    async with make(queue) as bus:
+        seen: list[object] = []
+        bus.subscribe("*", seen.append)
+        async with bus.atomic() as group:
+            group.publish(Base(1))
+            group.publish(Ordered("ada", 2))
+            group.publish(Derived(3))
+            await bus.settle()
+            assert seen == []
+        await bus.settle()
+        assert sorted(seen, key=repr) == [Base(1), Derived(3), Ordered("ada", 2)]
+        for name in ("durable.orders", "durable.derived"):
+            assert len([record async for record in queue.replay(name)]) == 1
+
+
+@pytest.mark.acceptance(152)
+async def test_an_atomic_group_that_fails_publishes_nothing_anywhere(queue, monkeypatch):
     async with make(queue) as bus:
         seen: list[int] = []
         bus.subscribe(Base, numbers(seen))
+        bus.subscribe("durable.*", numbers(seen))
+
+        async def publish(*events):
+            async with bus.atomic() as group:
+                for event in events:
+                    group.publish(event)
+
+        with pytest.raises(InvalidMessage):
+            await publish(Base(1), Derived(1), Ordered(cast("str", object()), 1))
+        monkeypatch.setattr(Transaction, "commit", fail_to_commit)
+        with pytest.raises(OSError, match="no space"):
+            await publish(Base(1), Derived(1))
+        monkeypatch.undo()
+        await publish(Base(2), Derived(3))
+        await bus.settle()
+        assert sorted(seen) == [2, 3]
+        assert bus.statistics().events_unsettled == 0
+
+
+async def fail_to_commit(transaction):
+    raise OSError("no space left")
+
+
+async def test_a_durable_group_refuses_what_is_in_no_log(queue):
+    async with make(queue) as bus:
+
+        async def publish_both():
+            async with bus.atomic(durable=True) as group:
+                group.publish(Base(1))
+                group.publish(Ordered("ada", 1))
+
+        with pytest.raises(NotSupported, match="Base"):
+            await publish_both()
+        assert bus.statistics().events_published == 0
+
+
+@pytest.mark.acceptance(152)
+async def test_who_leaves_an_atomic_group_that_is_written_leaves_it_whole(queue, monkeypatch):
+    async with make(queue) as bus:
+        seen: list[int] = []
+        bus.subscribe(Base, numbers(seen))
+        bus.subscribe(Derived, numbers(seen))
+        gate = asyncio.Event()
+        commit = Transaction.commit
+
+        async def commit_late(transaction):
+            await gate.wait()
+            return await commit(transaction)
+
+        monkeypatch.setattr(Transaction, "commit", commit_late)
 
         async def publish_both():
             async with bus.atomic() as group:
                 group.publish(Base(1))
-                group.publish(Ordered("ada", 1))
+                group.publish(Derived(2))
 
-        with pytest.raises(NotSupported, match="Ordered"):
-            await publish_both()
-        async with bus.atomic() as group:
-            group.publish(Base(2))
+        task = asyncio.ensure_future(publish_both())
+        await asyncio.sleep(0.02)
+        task.cancel()
+        await asyncio.wait([task])
+        gate.set()
         await bus.settle()
-        assert seen == [2]
+        assert sorted(seen) == [1, 2]
 
 
 # ------------------------------------------------------------------------------------------- life

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,9 @@ from penstock.errors import InvalidMessage, PenstockError
 from penstock.messages import Envelope
 
 logger = logging.getLogger("penstock.bus")
+
+Elsewhere = Callable[[Envelope, Callable[[], None]], bool]
+"""Takes an event that is not for the lanes of this bus, and calls back when it is safe there."""
 
 SCHEDULE_HEADER = "x-penstock-schedule"
 """On a scheduled event: the id of its schedule."""
@@ -88,6 +91,9 @@ class Firer:
         self._soon: asyncio.Handle | None = None
         self._firing = False
         self._paused = False
+        self.elsewhere: Elsewhere | None = None
+        self._away = 0
+        """Events that are on their way elsewhere."""
         self._idle: list[asyncio.Future[None]] = []
 
     # Life
@@ -122,7 +128,7 @@ class Firer:
     @property
     def busy(self) -> bool:
         """Whether something that is due is not in its lane yet."""
-        return bool(self._firing or self._soon or len(self.handover))
+        return bool(self._firing or self._soon or self._away or len(self.handover))
 
     async def idle(self) -> None:
         """Return when all that is due is in its lane."""
@@ -298,12 +304,28 @@ class Firer:
         )
         envelope.given_id = firing.id
         envelope.causation_id = planned.causation_id or firing.schedule
+        if self._goes_elsewhere(firing, envelope):
+            return
         delivery_of(envelope).on_outcome = partial(self._settled, firing.id)
         handed = partial(self._handed, firing.entry)
         if self._keeper.durable and not self._is_wanted(envelope):
             self.held.append((envelope, handed))
         else:
             self.handover.give(envelope, handed)
+
+    def _goes_elsewhere(self, firing: Firing, envelope: Envelope) -> bool:
+        if self.elsewhere is None:
+            return False
+        self._away += 1
+        taken = self.elsewhere(envelope, partial(self._taken_elsewhere, firing))
+        self._away -= not taken
+        return taken
+
+    def _taken_elsewhere(self, firing: Firing) -> None:
+        self._away -= 1
+        self._handed(firing.entry)
+        self._keeper.post({f"f/{firing.id}": None})
+        self._wake_idle()
 
     def handlers_changed(self) -> None:
         """Hand over what somebody listens to now."""

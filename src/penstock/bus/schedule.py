@@ -25,7 +25,7 @@ from typing import Any
 
 from penstock.bus.agenda import Entry
 from penstock.bus.encoding import MessageCodec
-from penstock.bus.firing import Firer
+from penstock.bus.firing import Elsewhere, Firer
 from penstock.bus.intake import Intake
 from penstock.bus.journal import JournalLog
 from penstock.bus.keeper import Keeper
@@ -276,6 +276,10 @@ class Schedule:
         return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=round(due_ms))
 
     # For the bus
+
+    def send_elsewhere(self, elsewhere: Elsewhere) -> None:
+        """Ask for each event that fires whether it goes to a log instead of a lane."""
+        self._firer.elsewhere = elsewhere
 
     async def open(self) -> None:
         """Take over what was scheduled before; SubscriberBusy when another bus has this name."""

@@ -12,22 +12,23 @@ from typing import TYPE_CHECKING, Any, Self
 
 from penstock.bus.bus import SETTLE_TIMEOUT_SECONDS, MessageBus
 from penstock.bus.delivery import Outcome
-from penstock.bus.drive import current_envelope
 from penstock.bus.groups import AtomicGroup
 from penstock.bus.handlers import Filter, Handler, Target
 from penstock.bus.intake import PUBLISH_TIMEOUT_SECONDS
 from penstock.bus.middleware import Observer
 from penstock.bus.session import Session
 from penstock.bus.statistics import BusStatistics, StopReport
-from penstock.errors import InvalidOption, LimitReached, NotSupported, WouldDeadlock
+from penstock.errors import InvalidOption, LimitReached
 from penstock.messages import marks_of
 from penstock.pressure.message_bus import MessageBusBackpressure
 from penstock.pressure.monitor import PressureMonitor
 from penstock.pressure.states import BackpressureState, BackpressureThresholds
 from penstock.scaling.assignment import partitions_for
-from penstock.scaling.durable import DurableTopics, TopicLog
+from penstock.scaling.durable import DurableTopics
+from penstock.scaling.durable_groups import DurableGroup
 from penstock.scaling.hot import ShortWay
 from penstock.scaling.limits import BusLimits
+from penstock.scaling.log_records import TopicLog
 from penstock.scaling.metrics import lane_depths, scaling_metrics
 from penstock.scaling.rate import RateMeasure
 from penstock.scaling.ring import RING_CAPACITY
@@ -148,24 +149,27 @@ class ScalableMessageBus(_Bus):
         if self._durable is None:
             return await self._inner.stop(**options)
         if self._stopping is None:
+            self._durable.stop_reading()
+            if not options.get("drain", True):
+                self._inner._intake.halt()
             self._stopping = asyncio.ensure_future(self._stop_durably(self._durable, options))
         return await asyncio.shield(self._stopping)
 
     async def _stop_durably(self, durable: DurableTopics, options: dict[str, Any]) -> StopReport:
         """Cancelled or not, it comes to its end: groups commit what they have handled."""
-        await durable.pause()
         report = await self._inner.stop(**options)
-        await durable.close()
-        return report
+        unwritten = await durable.close()
+        return replace(report, undrained=(*report.undrained, *unwritten))
 
     async def settle(self, timeout: float = SETTLE_TIMEOUT_SECONDS) -> None:
         """As :meth:`MessageBus.settle`; groups have caught up with the log then."""
         await self._inner.settle(timeout)
         if self._durable is not None:
             async with self._inner._timers.deadline(timeout, "settle the bus"):
+                await self._durable.catch_up()
                 while self._inner._dispatch.busy or not self._durable.has_caught_up:
-                    await self._durable.catch_up()
                     await self._inner.settle(timeout)
+                    await self._durable.catch_up()
 
     def session(self, name: str) -> Session:
         """As :meth:`MessageBus.session`; what it publishes and subscribes to goes through this."""
@@ -288,22 +292,28 @@ class ScalableMessageBus(_Bus):
             self._publish_nowait_long(event, options)
 
     def _publish_nowait_long(self, event: Any, options: dict[str, Any]) -> None:
-        intake, way = self._inner._intake, self._way
-        if self._durable is not None and self._durable.covers(event.__class__):
-            intake.check_open()
-            envelope = intake.enclose(event, **options)
-            if intake.accepts(envelope):
-                self._durable.publish_nowait(envelope)
-            return
-        if intake.thread != get_ident():
+        way = self._way
+        durable = self._durable is not None and self._durable.covers(event.__class__)
+        mine = self._inner._intake.thread == get_ident()
+        if mine:
+            way.published += 1
+            if way.published >= way.look_at:
+                options = self._press_nowait(event, options)
+        if durable:
+            self._publish_durably_nowait(event, options)
+        elif not mine:
             self._inner.publish_nowait(event, **options)
-            return
-        way.published += 1
-        if way.published >= way.look_at:
-            options = self._press_nowait(event, options)
-        if options or not self._put_hot(event):
+        elif options or not self._put_hot(event):
             self._make_lanes(event)
             self._inner.publish_nowait(event, **options)
+
+    def _publish_durably_nowait(self, event: Any, options: dict[str, Any]) -> None:
+        assert self._durable is not None
+        intake = self._inner._intake
+        intake.check_open()
+        envelope = intake.enclose(event, **options)
+        if intake.accepts(envelope):
+            self._durable.publish_nowait(envelope)
 
     def _put_hot(self, event: Any) -> bool:
         """Into the ring, or the queue behind it; False when it is not hot, or both are full."""
@@ -325,31 +335,27 @@ class ScalableMessageBus(_Bus):
     ) -> Outcome:
         timeout = options.pop("timeout", PUBLISH_TIMEOUT_SECONDS)
         self._inner._intake.check_open()
-        cause = current_envelope() if self._inner._intake.is_nested() else None
-        if cause is not None and cause.message.__class__ is event.__class__:
-            raise WouldDeadlock(
-                "a handler cannot wait for the next event of its own durable topic: publish() it"
-            )
         envelope = self._inner._intake.enclose(event, **options)
         if not self._inner._intake.accepts(envelope):
             return Outcome(0, filtered=True)
         async with self._inner._timers.deadline(timeout, f"handle an event of {envelope.topic}"):
-            return await durable.publish_and_wait(envelope, timeout=timeout)
+            nested = self._inner._intake.is_nested()
+            return await durable.publish_and_wait(envelope, timeout=timeout, nested=nested)
 
     @asynccontextmanager
-    async def atomic(self, **options: Any) -> AsyncIterator[AtomicGroup]:
-        """As :meth:`MessageBus.atomic`; NotSupported for events of durable topics."""
+    async def atomic(
+        self, *, durable: bool = False, timeout: float = PUBLISH_TIMEOUT_SECONDS
+    ) -> AsyncIterator[AtomicGroup]:
+        """As :meth:`MessageBus.atomic`; events of durable topics are one transaction of the log."""
         for hot in self.lanes.hot:
             self.lanes.number_waiting(hot)
-        async with self._inner.atomic(**options) as group:
-            yield group
-            for kind in {type(envelope.message) for envelope in group._envelopes}:
-                if self._durable is not None and self._durable.covers(kind):
-                    raise NotSupported(
-                        f"{kind.__name__} has a durable topic, and so cannot be part of an atomic "
-                        "group: publish it alone. Nothing was published",
-                        message_type=kind.__name__,
-                    )
+        if self._durable is None:
+            async with self._inner.atomic(durable=durable, timeout=timeout) as group:
+                yield group
+            return
+        together = DurableGroup(self._inner._intake, self._durable)
+        yield together
+        await together.publish_together(self._inner.history, durable=durable, timeout=timeout)
 
     def _make_lanes(self, event: Any) -> None:
         """The event is about to get an envelope: it needs lanes, and others may be older."""
@@ -408,9 +414,15 @@ class ScalableMessageBus(_Bus):
 
     def get_scaling_metrics(self) -> Mapping[str, Any]:
         """Topics, messages per second, depths by partition, subscribers, ring positions, drops."""
-        self._rate.observe(self.statistics().events_published)
+        self._rate.observe(self._published())
         rate = self._rate.per_second()
         return scaling_metrics(self._inner, self.lanes, self._groups, self.backpressure, rate)
+
+    def _published(self) -> int:
+        """Events that were published here; how many groups read them from the log does not count."""
+        published = self.statistics().events_published
+        durable = self._durable
+        return published if durable is None else published + durable.published - durable.delivered
 
     def statistics(self) -> BusStatistics:
         """As :meth:`MessageBus.statistics`; what waits in rings counts as published and unsettled."""

@@ -3,80 +3,30 @@
 ``publish`` returns when the event is as safe as the topic's ``FsyncPolicy`` asks for. Each group of
 handlers is a durable subscriber of the log: after a crash it goes on with the first event that not
 all of its handlers were done with. So handlers see an event at least once, with the same id.
-
-The value of a record is the encoded message, its key the bytes of the message's key. What else the
-envelope knows stands in headers that begin with ``penstock-``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.bus.bus import MessageBus
 from penstock.bus.delivery import Outcome
 from penstock.bus.handlers import Filter, Handler
-from penstock.hashing import key_bytes
-from penstock.messages import DEFAULT_SESSION, NORMAL, Envelope, dotted_name, marks_of
+from penstock.messages import Envelope, marks_of
 from penstock.pressure.readings import Reading
 from penstock.resilience.bus import ResilientMessageBus
-from penstock.scaling.group_consumer import (
-    CAUSATION,
-    CORRELATION,
-    ID,
-    PRIORITY,
-    SESSION,
-    TYPE,
-    GroupConsumer,
-    LogSubscription,
-)
+from penstock.scaling.group_consumer import AGAIN_SECONDS, AGAIN_SECONDS_MAX, GroupConsumer, spawn
+from penstock.scaling.log_publisher import LogPublisher
+from penstock.scaling.log_records import LogSubscription, TopicLog
 
 logger = logging.getLogger("penstock.scaling")
 
 HasGroup = Callable[[str, str], bool]
 """Whether a group has members on a topic."""
-
-
-class TopicLog(Protocol):
-    """A durable, partitioned log, such as ``WalMessageQueue``."""
-
-    async def create_topic(self, name: str) -> Any:
-        """Make the topic when it is not there, and open it."""
-        ...
-
-    async def publish(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        headers: Mapping[str, bytes] | None = None,
-        durable: bool = False,
-        timeout: float = 30.0,
-    ) -> Any:
-        """Publish a record; returns when it is as safe as its topic asks for."""
-        ...
-
-    def publish_nowait(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
-        headers: Mapping[str, bytes] | None = None,
-    ) -> Any:
-        """Hand a record over without waiting."""
-        ...
-
-    async def flush(self) -> None:
-        """Wait until everything that was accepted is durable."""
-        ...
-
-    def subscribe(self, topic: str, name: str) -> LogSubscription:
-        """A durable subscriber, which resumes where it committed."""
-        ...
 
 
 class DurableTopics:
@@ -91,6 +41,7 @@ class DurableTopics:
     ) -> None:
         self._bus = bus
         self._log = log
+        self._publisher = LogPublisher(log, bus._codec, bus._timers.sleep)
         self._covers = covers
         self._has_group = has_group
         self._consumers: dict[tuple[str, str], GroupConsumer] = {}
@@ -100,7 +51,13 @@ class DurableTopics:
         """Handlers without a group."""
         self._met: set[type] = set()
         """Classes that were published or subscribed to."""
+        self._scheduled: set[asyncio.Task[None]] = set()
+        self._delivered_before = 0
+        """Events that were brought to groups that are gone."""
         self._running = False
+        self._together = asyncio.Lock()
+        self._writing: set[asyncio.Task[None]] = set()
+        bus.schedule.send_elsewhere(self.take_scheduled)
 
     def covers(self, kind: type) -> bool:
         """Whether the events of a class live in the log."""
@@ -116,6 +73,17 @@ class DurableTopics:
     def consumers(self) -> Iterable[GroupConsumer]:
         """Those who read for the groups."""
         return self._consumers.values()
+
+    @property
+    def published(self) -> int:
+        """Events that were handed to the log here."""
+        return self._publisher.published
+
+    @property
+    def delivered(self) -> int:
+        """Events that were brought to handlers here, one for each group."""
+        now = sum(consumer.delivered for consumer in self._consumers.values())
+        return now + self._delivered_before
 
     # Who listens
 
@@ -181,14 +149,14 @@ class DurableTopics:
             lambda: self._is_wanted(*place),
         )
         if self._running:
-            task = asyncio.get_running_loop().create_task(consumer.start())
+            task = spawn(consumer.start())
             self._joining.add(task)
             task.add_done_callback(self._joined)
 
     async def _subscribe(self, topic: str, group: str) -> LogSubscription:
         if (topic, group) in self._leaving:  # the name is not free before
             await asyncio.wait([self._leaving[topic, group]])
-        await self._log.create_topic(topic)
+        await self._publisher.open(topic)
         return self._log.subscribe(topic, group)
 
     def _joined(self, task: asyncio.Task[None]) -> None:
@@ -200,8 +168,9 @@ class DurableTopics:
         """A handler is gone: read no more for its group where nobody else is in it."""
         for place in [place for place in self._consumers if place[1] == group]:
             if self._running and not self._is_wanted(*place):
-                task = asyncio.get_running_loop().create_task(self._consumers.pop(place).leave())
-                self._leaving[place] = task
+                consumer = self._consumers.pop(place)
+                self._delivered_before += consumer.delivered
+                task = self._leaving[place] = spawn(consumer.leave())
                 task.add_done_callback(partial(self._gone, place))
 
     def _gone(self, place: tuple[str, str], task: asyncio.Task[None]) -> None:
@@ -215,26 +184,35 @@ class DurableTopics:
     async def start(self) -> None:
         """Begin to read for all groups."""
         self._running = True
+        self._publisher.start()
         for consumer in list(self._consumers.values()):
             await consumer.start()
 
-    async def pause(self) -> None:
-        """Read no more."""
+    def stop_reading(self) -> None:
+        """Read no more, from this moment on."""
         self._running = False
-        await asyncio.gather(*self._joining, *self._leaving.values(), return_exceptions=True)
         for consumer in self._consumers.values():
-            await consumer.pause()
+            consumer.stop_reading()
 
-    async def close(self) -> None:
-        """Commit what is handled, and let go."""
-        closing = [consumer.close() for consumer in self._consumers.values()]
-        for result in await asyncio.gather(*closing, return_exceptions=True):
+    async def close(self) -> list[Envelope]:
+        """Commit what is handled, and let go; gives back what could not be written."""
+        for task in self._scheduled:
+            task.cancel()
+        others = [*self._joining, *self._leaving.values(), *self._scheduled, *self._writing]
+        await asyncio.gather(*others, return_exceptions=True)
+        closing = [_close(consumer) for consumer in self._consumers.values()]
+        results = await asyncio.gather(*closing, return_exceptions=True)
+        left = await self._publisher.close()
+        for result in results:
             if isinstance(result, BaseException):
                 raise result
+        return left
 
     async def catch_up(self) -> None:
         """Wait until all groups that read are done with what was published before."""
-        await self._log.flush()
+        if writing := [*self._scheduled, *self._writing]:
+            await asyncio.wait(writing)
+        await self._publisher.flush()
         for consumer in list(self._consumers.values()):
             while not (consumer.has_caught_up or self.has_caught_up):
                 await consumer.wait_for_progress()
@@ -243,65 +221,110 @@ class DurableTopics:
     def has_caught_up(self) -> bool:
         """Whether all groups are done with all that is in the log; true when nobody reads."""
         readers = self._consumers.values() if self._running else ()
-        return all(consumer.has_caught_up for consumer in readers)
+        waiting = self._scheduled or self._writing or (self._running and self._publisher.waiting)
+        return not waiting and all(consumer.has_caught_up for consumer in readers)
 
     # Publishing
 
-    async def publish(self, envelope: Envelope, *, durable: bool, timeout: float) -> None:
+    async def publish(self, envelope: Envelope, *, durable: bool, timeout: float) -> Any:
         """Write an event; returns when it is as safe as its topic asks for, or on the disk."""
         self.meet(envelope.message.__class__)
-        topic = envelope.topic
-        await self._log.create_topic(topic)
-        await self._log.publish(
-            topic,
-            self._bus._codec.encode(envelope.message),
-            key=_key(envelope),
-            headers=_headers(envelope),
-            durable=durable,
-            timeout=timeout,
-        )
+        return await self._publisher.publish(envelope, durable=durable, timeout=timeout)
 
-    async def publish_and_wait(self, envelope: Envelope, *, timeout: float) -> Outcome:
-        """Write an event and wait until all groups that read its topic here are done with it."""
+    def publish_nowait(self, envelope: Envelope) -> None:
+        """Hand an event to the log, from any thread; BufferFull at the bound."""
+        self._publisher.publish_nowait(envelope)
+
+    async def publish_and_wait(
+        self, envelope: Envelope, *, timeout: float, nested: bool
+    ) -> Outcome:
+        """Write an event and wait until all groups that read its topic here are done with it.
+
+        Who is ``nested``, a handler of this bus, handles it in its own task: it may be the one that
+        its lane waits for.
+        """
         self.meet(envelope.message.__class__)
-        topic = envelope.topic
-        readers = [one for one in self._consumers.values() if one.topic == topic]
-        outcomes = [reader.expect(envelope.id) for reader in readers]
-        try:
-            await self.publish(envelope, durable=True, timeout=timeout)
-            results = [await outcome for outcome in outcomes]
-        finally:
-            for outcome in outcomes:
-                outcome.cancel()
+        readers = [one for one in self._consumers.values() if one.topic == envelope.topic]
+        wait = self._handle_here if nested else self._wait_for
+        results = await wait(envelope, readers, timeout)
         return Outcome(
             sum(result.handled for result in results),
             tuple(failure for result in results for failure in result.failures),
             filtered=bool(results) and all(result.filtered for result in results),
         )
 
-    def publish_nowait(self, envelope: Envelope) -> None:
-        """Hand an event to the log; UnknownTopic, which says what to do, if its topic is not open."""
-        self._log.publish_nowait(
-            envelope.topic,
-            self._bus._codec.encode(envelope.message),
-            _key(envelope),
-            _headers(envelope),
-        )
+    async def _wait_for(
+        self, envelope: Envelope, readers: list[GroupConsumer], timeout: float
+    ) -> list[Outcome]:
+        outcomes = [reader.expect(envelope.id) for reader in readers]
+        try:
+            await self.publish(envelope, durable=True, timeout=timeout)
+            return [await outcome for outcome in outcomes]
+        finally:
+            for outcome in outcomes:
+                outcome.cancel()
+
+    async def _handle_here(
+        self, envelope: Envelope, readers: list[GroupConsumer], timeout: float
+    ) -> list[Outcome]:
+        kept = [(reader, reader.keep_here(envelope)) for reader in readers]
+        try:
+            written = await self.publish(envelope, durable=True, timeout=timeout)
+            return [await reader.handle_here(here, written.offset) for reader, here in kept]
+        finally:
+            for reader, here in kept:
+                reader.let_go(here)
+
+    async def publish_together(
+        self, envelopes: list[Envelope], others: list[Envelope], *, timeout: float
+    ) -> None:
+        """Write events in one transaction, then queue those that are in no log.
+
+        Cancelled, or too late, it goes on: all of it happens, or nothing.
+        """
+        for envelope in envelopes:
+            self.meet(envelope.message.__class__)
+        writing = spawn(self._write_together(envelopes, others))
+        self._writing.add(writing)
+        writing.add_done_callback(self._writing.discard)
+        async with self._bus._timers.deadline(timeout, "publish an atomic group"):
+            await asyncio.shield(writing)
+
+    async def _write_together(self, envelopes: list[Envelope], others: list[Envelope]) -> None:
+        async with self._together:
+            await self._publisher.publish_together(f"{self._bus.name}.atomic", envelopes)
+        for envelope in others:
+            self._bus._intake.deliver(envelope)
+
+    # Scheduled events
+
+    def take_scheduled(self, envelope: Envelope, taken: Callable[[], None]) -> bool:
+        """Write an event that has fired, if its topic is durable; ``taken`` is told when it is safe."""
+        if not self.covers(envelope.message.__class__):
+            return False
+        if self._bus._intake.accepts(envelope):
+            task = spawn(self._write_scheduled(envelope, taken))
+            self._scheduled.add(task)
+            task.add_done_callback(self._scheduled.discard)
+        else:
+            taken()
+        return True
+
+    async def _write_scheduled(self, envelope: Envelope, taken: Callable[[], None]) -> None:
+        """Again and again if need be. When the bus stops before, the schedule fires it again."""
+        seconds = AGAIN_SECONDS
+        while True:
+            try:
+                await self.publish(envelope, durable=True, timeout=AGAIN_SECONDS_MAX)
+            except Exception:
+                logger.exception("the scheduled event %s is not in the log yet", envelope.id)
+            else:
+                taken()
+                return
+            await self._bus._timers.sleep(seconds)
+            seconds = min(2 * seconds, AGAIN_SECONDS_MAX)
 
 
-def _key(envelope: Envelope) -> bytes | None:
-    key = envelope.key
-    return None if key is None else key_bytes(key)
-
-
-def _headers(envelope: Envelope) -> dict[str, bytes]:
-    own = {
-        TYPE: dotted_name(type(envelope.message)),
-        ID: envelope.id,
-        SESSION: envelope.session if envelope.session != DEFAULT_SESSION else None,
-        CORRELATION: envelope.correlation_id,
-        CAUSATION: envelope.causation_id,
-        PRIORITY: str(int(envelope.priority)) if envelope.priority != NORMAL else None,
-    }
-    known = {name: text for name, text in own.items() if text is not None}
-    return {name: text.encode() for name, text in {**envelope.headers, **known}.items()}
+async def _close(consumer: GroupConsumer) -> None:
+    await consumer.pause()
+    await consumer.close()
