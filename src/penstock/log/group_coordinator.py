@@ -32,6 +32,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 from penstock.errors import InvalidOption
@@ -49,6 +50,7 @@ from penstock.log.group_state import (
 )
 from penstock.log.names import check_name
 from penstock.log.offsets import OffsetFile, check_offset
+from penstock.log.side_by_side import OneByOne
 from penstock.scaling.assignment import AssignmentStrategy
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import System
@@ -73,7 +75,8 @@ class GroupCoordinator:
 
     ``recover`` is called under the group's lock before a member reads where to go on: it finishes
     what a member that died had decided and not written yet. ``on_change`` is called, on any
-    thread, when this coordinator has moved partitions.
+    thread, when this coordinator has moved partitions. ``helpers`` write the offsets of several
+    partitions side by side.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class GroupCoordinator:
         offsets: PersistentBackingStore | None = None,
         recover: Callable[[Write], None] | None = None,
         on_change: Callable[[], None] | None = None,
+        helpers: OneByOne | None = None,
     ) -> None:
         if not LEASE_SECONDS_MIN <= lease_seconds <= LEASE_SECONDS_MAX:
             raise InvalidOption(
@@ -101,6 +105,7 @@ class GroupCoordinator:
         self._lease_ms = round(lease_seconds * 1_000)
         self._timeout = timeout
         self._recover = recover
+        self._helpers = helpers or OneByOne()
         self._file = GroupFile(store, group, self.system.clock, timeout, on_change)
         self._offset_files: dict[TopicPartition, OffsetFile] = {}
 
@@ -227,13 +232,17 @@ class GroupCoordinator:
     def _write(self, offsets: Offsets) -> dict[TopicPartition, int]:
         now = self.system.clock.time_ms()
         wanted = {TopicPartition(*one): offset for one, offset in offsets.items()}
-        return {one: self._offset_file(one).commit(offset, now) for one, offset in wanted.items()}
+        jobs = [
+            partial(self._offset_file(one).commit, offset, now) for one, offset in wanted.items()
+        ]
+        return dict(zip(wanted, self._helpers.run(jobs), strict=True))
 
     def _reset(self, offsets: Offsets) -> dict[TopicPartition, int]:
         now = self.system.clock.time_ms()
         wanted = {TopicPartition(*one): offset for one, offset in offsets.items()}
-        for one, offset in wanted.items():
-            self._offset_file(one).reset(offset, now)
+        self._helpers.run(
+            [partial(self._offset_file(one).reset, offset, now) for one, offset in wanted.items()]
+        )
         return wanted
 
     def _committed(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:

@@ -21,6 +21,7 @@ from penstock.log.group_subscription import GroupSubscription
 from penstock.log.lag import PartitionLag, lag_of, topic_state
 from penstock.log.names import check_name
 from penstock.log.queue import WalMessageQueue
+from penstock.log.side_by_side import SideBySide
 from penstock.log.topic import TopicConfig, TopicFile
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import System
@@ -76,6 +77,7 @@ class EmbeddedTransport(Transport):
         self._system: System = options.get("system") or System()
         self._consumers: set[EmbeddedConsumer] = set()
         self._bells: GroupBells | None = None
+        self._helpers = SideBySide(self._system)
         self.capabilities = replace(CAPABILITIES, durable=kept.durable, shared=kept.shared)
 
     @classmethod
@@ -102,6 +104,7 @@ class EmbeddedTransport(Transport):
             if self._bells is not None:
                 self._bells.close()
             await self.queue.close(timeout)
+            await asyncio.to_thread(self._helpers.close)
 
     async def produce(
         self,
@@ -167,6 +170,7 @@ class EmbeddedTransport(Transport):
             offsets=self.queue.offsets,
             recover=lambda _: self.queue.settle_group(group),
             on_change=lambda: bells.ring(group),
+            helpers=self._helpers,
         )
         return partial(
             GroupSession,
