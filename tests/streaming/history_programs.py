@@ -85,7 +85,8 @@ class Reading:
         """Write down what it has, if that has changed; before a batch that came with it."""
         has = self.consumer.assignment()
         began, self.looked = self.looked, self.recorder.now()
-        if has == self.seen:
+        if has == self.seen or not has.partitions:
+            # A member whose lease ran out, and that nobody has removed, goes on where it was.
             return
         self.seen = has
         positions = self.consumer.positions()

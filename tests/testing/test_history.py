@@ -300,6 +300,17 @@ def test_a_member_that_goes_on_beyond_every_commit(script):
     assert only(script, "offset went ahead") == 1
 
 
+def test_what_comes_back_before_it_was_given_away_goes_on_where_it_was(script):
+    script.send([1, 2, 3], [0, 1, 2])
+    script.by("consumer").assigned(GROUP, 1, {0: 0, 1: 0})
+    script.read([0, 1], [1, 2])
+    script.commit(1)
+    script.by("consumer").assigned(GROUP, 2, {1: 0})
+    script.by("consumer").assigned(GROUP, 3, {0: 2, 1: 0})
+    script.read([2], [3])
+    assert script.check().is_clean
+
+
 def test_a_commit_that_goes_back(script):
     script.send([1, 2], [0, 1])
     script.read([0, 1], [1, 2])

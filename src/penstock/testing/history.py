@@ -196,7 +196,11 @@ class HistoryRecorder:
     def assigned(
         self, group: str, generation: int, positions: Mapping[int, int], began: int | None = None
     ) -> None:
-        """The process has other partitions now. ``began``: when it asked for where to go on."""
+        """The process has other partitions now. ``began``: when it asked for where to go on.
+
+        What it had before and still has goes on where it was, unless generations were left out
+        in between. So what was away for a while must be told before it is back.
+        """
         at = self.now()
         self._write(
             Assigned(

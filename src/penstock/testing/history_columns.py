@@ -98,6 +98,8 @@ class _Member:
 
     generation: int = UNKNOWN
     has: frozenset[int] = frozenset()
+    ends: dict[int, int] = field(default_factory=dict)
+    """Partition → the offset behind what it read last."""
     sessions: dict[int, int] = field(default_factory=dict)
 
 
@@ -161,7 +163,10 @@ class _Builder:
 
     def _polled(self, process: int, poll: Polled) -> None:
         group = self._group(poll.group)
-        sessions = self._member(group, process).sessions
+        member = self._member(group, process)
+        sessions = member.sessions
+        if poll.offsets:
+            member.ends[poll.partition] = poll.offsets[-1] + 1
         if (session := sessions.get(poll.partition)) is None:
             self.sessions += 1
             session = sessions[poll.partition] = self.sessions
@@ -177,8 +182,13 @@ class _Builder:
         )
 
     def _assigned(self, group: int, member: _Member, to: Assigned) -> None:
-        # What it had stays where it was, which is beyond what is committed.
-        fresh = {number: at for number, at in to.positions.items() if number not in member.has}
+        # What it had, and what comes back before it was given away, goes on where it was: that
+        # is beyond what is committed.
+        fresh = {
+            number: at
+            for number, at in to.positions.items()
+            if number not in member.has and member.ends.get(number) != at
+        }
         listed = {"partition": [*fresh], "offset": [*fresh.values()]}
         self.starts.add(group, to.began, to.at, **listed)
         # Between two generations that do not follow each other a partition may have been away
