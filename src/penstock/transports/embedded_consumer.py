@@ -119,6 +119,8 @@ class EmbeddedConsumer(Consumer):
         if self._growing is not None:
             self._growing.cancel()
             await asyncio.wait([self._growing])
+        # What is delivered from now on could not be committed.
+        self._stop_reading(self._reading)
         try:
             await self._session.stop()
         finally:
@@ -261,6 +263,7 @@ class EmbeddedConsumer(Consumer):
     async def revoke(self, partitions: Partitions) -> None:
         """Let the hook finish them, or wait until what was delivered is committed."""
         mine = self._numbers(partitions) & self._owned.keys()
+        self._stop_reading(mine)
         if self._on_revoke is not None and mine:
             await self._on_revoke(mine)
             return
@@ -270,14 +273,15 @@ class EmbeddedConsumer(Consumer):
 
     def released(self, partitions: Partitions) -> None:
         """They are another member's."""
-        for number in self._numbers(partitions):
+        gone = self._numbers(partitions)
+        self._stop_reading(gone)
+        for number in gone:
             self._owned.pop(number, None)
 
     def removed(self) -> None:
         """Everything is another member's."""
         self._owned.clear()
-        self._reading = frozenset()
-        self._deliver()
+        self._stop_reading(self._reading)
         self._progress.set()
 
     def failed(self, error: Exception | None) -> None:
@@ -308,6 +312,10 @@ class EmbeddedConsumer(Consumer):
             self._session.renew()
         except PenstockError as error:
             self.failed(error)
+
+    def _stop_reading(self, partitions: frozenset[int]) -> None:
+        self._reading -= partitions
+        self._deliver()
 
     def _deliver(self) -> None:
         self._subscription.deliver(self._reading - self._paused)
