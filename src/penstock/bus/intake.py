@@ -99,6 +99,8 @@ class Intake:
         """Gives headers to every message that is published, as tracing does."""
         self.recorder: EventRecorder | None = None
         """Keeps every event that is queued, when the bus has an event log."""
+        self.elsewhere: Callable[[Envelope], bool] | None = None
+        """Takes events of other threads that are not for a lane, as those of a durable topic."""
         self.now_ms = system.clock.time_ms
         self._sequence = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -384,7 +386,7 @@ class Intake:
     def _take_in(self, envelope: Envelope) -> None:
         """Queue an event that was accepted: nobody is there to hear that it found no room."""
         try:
-            if self.accepts(envelope):
+            if self.accepts(envelope) and not (self.elsewhere and self.elsewhere(envelope)):
                 self._find_room(envelope)
         except Exception as error:
             self._fail(envelope, error)

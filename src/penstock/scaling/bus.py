@@ -19,7 +19,7 @@ from penstock.bus.middleware import Observer
 from penstock.bus.session import Session
 from penstock.bus.statistics import BusStatistics, StopReport
 from penstock.errors import InvalidOption, LimitReached
-from penstock.messages import marks_of
+from penstock.messages import Envelope, check_type, marks_of
 from penstock.pressure.message_bus import MessageBusBackpressure
 from penstock.pressure.monitor import PressureMonitor
 from penstock.pressure.states import BackpressureState, BackpressureThresholds
@@ -281,8 +281,7 @@ class ScalableMessageBus(_Bus):
         assert self._durable is not None
         timeout = options.pop("timeout", PUBLISH_TIMEOUT_SECONDS)
         durable = options.pop("durable", False)
-        self._inner._intake.check_open()
-        envelope = self._inner._intake.enclose(event, **options)
+        envelope = self._enclose(event, options)
         if self._inner._intake.accepts(envelope):
             await self._durable.publish(envelope, durable=durable, timeout=timeout)
 
@@ -309,11 +308,13 @@ class ScalableMessageBus(_Bus):
 
     def _publish_durably_nowait(self, event: Any, options: dict[str, Any]) -> None:
         assert self._durable is not None
-        intake = self._inner._intake
-        intake.check_open()
-        envelope = intake.enclose(event, **options)
-        if intake.accepts(envelope):
-            self._durable.publish_nowait(envelope)
+        self._durable.publish_nowait(self._enclose(event, options))
+
+    def _enclose(self, event: Any, options: dict[str, Any]) -> Envelope:
+        """The envelope of an event of a durable topic."""
+        self._inner._intake.check_open()
+        check_type(event.__class__)
+        return self._inner._intake.enclose(event, **options)
 
     def _put_hot(self, event: Any) -> bool:
         """Into the ring, or the queue behind it; False when it is not hot, or both are full."""
@@ -334,8 +335,7 @@ class ScalableMessageBus(_Bus):
         self, durable: DurableTopics, event: Any, options: dict[str, Any]
     ) -> Outcome:
         timeout = options.pop("timeout", PUBLISH_TIMEOUT_SECONDS)
-        self._inner._intake.check_open()
-        envelope = self._inner._intake.enclose(event, **options)
+        envelope = self._enclose(event, options)
         if not self._inner._intake.accepts(envelope):
             return Outcome(0, filtered=True)
         async with self._inner._timers.deadline(timeout, f"handle an event of {envelope.topic}"):

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 from penstock.bus.bus import MessageBus
@@ -58,6 +59,7 @@ class DurableTopics:
         self._together = asyncio.Lock()
         self._writing: set[asyncio.Task[None]] = set()
         bus.schedule.send_elsewhere(self.take_scheduled)
+        bus._intake.elsewhere = self._take_from_thread
 
     def covers(self, kind: type) -> bool:
         """Whether the events of a class live in the log."""
@@ -232,8 +234,21 @@ class DurableTopics:
         return await self._publisher.publish(envelope, durable=durable, timeout=timeout)
 
     def publish_nowait(self, envelope: Envelope) -> None:
-        """Hand an event to the log, from any thread; BufferFull at the bound."""
+        """Hand an event to the log, from any thread; BufferFull at the bound.
+
+        Filters are asked on the loop of the bus.
+        """
+        intake = self._bus._intake
+        if intake.filters and intake.thread not in (None, get_ident()):
+            intake.post(envelope)
+        elif intake.accepts(envelope):
+            self._publisher.publish_nowait(envelope)
+
+    def _take_from_thread(self, envelope: Envelope) -> bool:
+        if not self.covers(envelope.message.__class__):
+            return False
         self._publisher.publish_nowait(envelope)
+        return True
 
     async def publish_and_wait(
         self, envelope: Envelope, *, timeout: float, nested: bool
