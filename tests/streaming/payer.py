@@ -64,6 +64,11 @@ def run(orders: Orders, link: Connection) -> None:
     asyncio.run(work(orders, lambda *words: link.send_bytes(msgspec.json.encode(words))))
 
 
+def run_alone(orders: Orders) -> None:
+    """Nobody listens."""
+    asyncio.run(work(orders, lambda *_: None))
+
+
 async def work(orders: Orders, say: Callable[..., None]) -> None:
     dies_at_a_call = orders.dies not in ("", "point")
     files = DyingFiles(orders.dies, orders.dies_at) if dies_at_a_call else OsFiles()

@@ -1,11 +1,8 @@
 """SIGKILL at any moment: every event takes effect in the user's database exactly once."""
 
 import asyncio
-import os
 import random
-import shutil
 import sqlite3
-import tempfile
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -19,17 +16,9 @@ from penstock.transports import EmbeddedTransport
 from tests.crash.kill_rig import KillRig, processes
 from tests.crash.rigs import seed_of
 from tests.streaming import payer
+from tests.streaming.havoc import Havoc
 
 processes.set_forkserver_preload([payer.__name__])
-
-
-@pytest.fixture
-def folder():
-    """A folder in memory where there is one: a killed process cannot tell the difference."""
-    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    made = Path(tempfile.mkdtemp(prefix="penstock-payments-", dir=parent))
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
 
 
 class Killing(KillRig):
@@ -56,12 +45,16 @@ class Killing(KillRig):
     def run(self, kills: int) -> None:
         while self.kills < kills:
             self.round()
-        orders = self.orders(finish=True)
-        asyncio.run(payer.work(orders, lambda *_: None))
-        sent, booked = asyncio.run(self.read(orders))
+        sent, booked = self.finish()
         print(f"{self.kills} kills, {sum(count for _, count in sent.values())} payments")
         assert booked == sent
         assert self.said["committed"] > kills, "there was something to book"
+
+    def finish(self) -> tuple[dict, dict]:
+        """Book what is left; what the topic says and what the books say."""
+        orders = self.orders(finish=True)
+        asyncio.run(payer.work(orders, lambda *_: None))
+        return asyncio.run(self.read(orders))
 
     async def read(self, orders) -> tuple[dict, dict]:
         """What the topic says and what the books say: account → cents and number of payments."""
@@ -114,6 +107,40 @@ def test_hundreds_of_killed_consumers_book_each_payment_once_in_sqlite(request, 
 def test_dozens_of_killed_consumers_book_each_payment_once_in_postgresql(request, folder, postgres):
     asyncio.run(drop_tables(postgres.dsn))
     Killing(folder, seed_of(request), postgres.dsn).run(50)
+
+
+class TestGroupsOfProcesses:
+    """Several members book at the same time; some are killed, some wake up as zombies."""
+
+    def run(self, request, folder, rounds, dsn=""):
+        def target(role, number, seed):
+            return payer.run_alone, (payer.Orders(str(folder), seed, number, dsn=dsn),)
+
+        havoc = Havoc(seed_of(request), ["booker"] * 3, target, 3 * payer.LEASE_SECONDS)
+        havoc.run(rounds)
+        rig = Killing(folder, 0, dsn)
+        sent, booked = rig.finish()
+        print(f"{havoc.kills} kills, {havoc.pauses} pauses, {sum(n for _, n in sent.values())}")
+        assert booked == sent
+        assert len(sent) == len(payer.ACCOUNTS)
+
+    @pytest.mark.acceptance(84)
+    @pytest.mark.timeout(120)
+    def test_a_group_books_each_payment_once_in_sqlite(self, request, folder):
+        self.run(request, folder, 8)
+
+    @pytest.mark.torture
+    @pytest.mark.acceptance(84)
+    @pytest.mark.timeout(1800)
+    def test_a_group_books_each_payment_once_in_sqlite_for_long(self, request, folder):
+        self.run(request, folder, 300)
+
+    @pytest.mark.torture
+    @pytest.mark.acceptance(84)
+    @pytest.mark.timeout(1800)
+    def test_a_group_books_each_payment_once_in_postgresql(self, request, folder, postgres):
+        asyncio.run(drop_tables(postgres.dsn))
+        self.run(request, folder, 100, postgres.dsn)
 
 
 async def compete(transport, path, name, chance, total):
