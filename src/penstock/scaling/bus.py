@@ -26,12 +26,12 @@ from penstock.pressure.states import BackpressureState, BackpressureThresholds
 from penstock.scaling.assignment import partitions_for
 from penstock.scaling.durable import DurableTopics
 from penstock.scaling.durable_groups import DurableGroup
-from penstock.scaling.hot import ShortWay
 from penstock.scaling.limits import BusLimits
 from penstock.scaling.log_records import TopicLog
 from penstock.scaling.metrics import lane_depths, scaling_metrics
 from penstock.scaling.rate import RateMeasure
 from penstock.scaling.ring import RING_CAPACITY
+from penstock.scaling.short_way import ShortWay, make_publish, make_publish_nowait
 from penstock.scaling.subscriber_groups import SubscriberGroups
 from penstock.scaling.topics import TopicLanes
 
@@ -114,9 +114,20 @@ class ScalableMessageBus(_Bus):
         """The hot classes, as long as nothing else wants to see every message."""
         short = self._hot if log is None else {}
         self._way = ShortWay(intake, short, 0 if backpressure else NEVER)
+        self._shorten()
         monitor.on_change(lambda _: self._look_soon())
         self._stopping: asyncio.Future[StopReport] | None = None
         inner._registry.on_add = self._check_subscribers
+
+    def _shorten(self) -> None:
+        """Publish with functions that do not look at this object, unless a subclass has its own."""
+        own = type(self)
+        if own.publish is ScalableMessageBus.publish:
+            self.__dict__["publish"] = make_publish(self._way, self._publish_long)
+        if own.publish_nowait is ScalableMessageBus.publish_nowait:
+            self.__dict__["publish_nowait"] = make_publish_nowait(
+                self._way, self._publish_nowait_long
+            )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -388,7 +399,7 @@ class ScalableMessageBus(_Bus):
         return _with_headers(options, headers)
 
     def _look_soon(self) -> None:
-        self._way.look_at = 0 if self._pressing else NEVER
+        self._way.look_soon(0 if self._pressing else NEVER)
 
     def _switch_batching(self, batching: bool) -> None:
         self._inner._dispatch.batching = batching

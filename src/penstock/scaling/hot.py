@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from inspect import isawaitable
-from threading import get_ident
+from operator import length_hint
 from types import CoroutineType
 from typing import Any
 
@@ -24,11 +24,14 @@ from penstock.bus.intake import Intake
 from penstock.bus.lane import TURN_EVENTS, Lane
 from penstock.bus.queue import BoundedEventQueue, EventQueueStatistics
 from penstock.messages import Envelope
+from penstock.scaling.hot_ring import HotRing
 from penstock.scaling.numbers import RingNumbers
-from penstock.scaling.ring import RING_CAPACITY, Ring
+from penstock.scaling.ring import RING_CAPACITY
 
-HOT_TURN_EVENTS = 256
-"""How many messages of a ring are handled before others use the loop: its handlers are short."""
+TURN_SECONDS = 0.001
+"""How long the messages of a ring are handled, about, before others use the loop."""
+TURN_MIN, TURN_FIRST, TURN_MAX = 32, 256, 2_048
+"""How many messages that may be: as many as the handler can do in that time."""
 
 NOWHERE = 1 << 62
 """Where a batch begins that does not exist."""
@@ -56,7 +59,7 @@ class RingQueue(BoundedEventQueue):
         self, enter: Enter, numbers: RingNumbers, ring_capacity: int = RING_CAPACITY, **options: Any
     ) -> None:
         super().__init__(**options)
-        self.ring: Ring[Any] = Ring(ring_capacity)
+        self.ring = HotRing(ring_capacity)
         self.consumer = self.ring.consumer("bus")
         self.fallbacks = 0
         """Messages that found the ring full, or others waiting behind it."""
@@ -93,12 +96,16 @@ class RingQueue(BoundedEventQueue):
 
     def put(self, message: Any) -> bool:
         """Take a message as it is; False when the ring is full, or others wait behind it."""
-        return not self.depth and self.ring.try_publish(message)
+        if self.depth or not self.ring.try_publish(message):
+            return False
+        self.ring.counted += 1
+        return True
 
     def offer(self, envelope: Envelope, extra: int = 0) -> bool:
-        if not self.depth and self.ring.try_publish(envelope):
+        if self.put(envelope):
             self.enclosed += 1
             return True
+        self.ring.close_way()
         taken = super().offer(envelope, extra)
         self.fallbacks += taken
         return taken
@@ -145,6 +152,25 @@ class RingQueue(BoundedEventQueue):
         )
 
 
+class Work:
+    """The messages of one turn. The iterator knows how far it is, so that nobody has to count."""
+
+    __slots__ = ("_end", "left", "others", "version")
+
+    def __init__(self, batch: list[Any], first: int, version: int) -> None:
+        self.left = iter(batch)
+        self.version = version
+        """That of the registry for which the turn began."""
+        self.others = 0
+        """Messages that have failed, or had an envelope: they are in the books already."""
+        self._end = first + len(batch)
+
+    @property
+    def position(self) -> int:
+        """Where in the ring the message was that is in work."""
+        return self._end - length_hint(self.left) - 1
+
+
 class HotLane(Lane):
     """The lane of a hot topic."""
 
@@ -157,7 +183,10 @@ class HotLane(Lane):
         numbers = RingNumbers(intake.next_number)
         queue = RingQueue(self._enter, numbers, ring_capacity, **options)
         super().__init__(kind, queue, dispatch)
+        self.ring = queue.ring
         self._enclose = intake.enclose
+        self._clock = intake.timers.clock
+        self._turn = TURN_FIRST
         self._working = 0
 
     def uncounted(self) -> int:
@@ -182,7 +211,16 @@ class HotLane(Lane):
         self._count_no_more()
         return left
 
+    async def _wait(self, envelope: Envelope, rest: Awaitable[None]) -> None:
+        self.ring.close_way()  # another pump may have to begin
+        await super()._wait(envelope, rest)
+
+    async def _flush_batches(self) -> None:
+        self.ring.close_way()
+        await super()._flush_batches()
+
     def _leave(self) -> None:
+        self.ring.close_way()
         super()._leave()
         if not self.pumps and not self.has_work:
             self._count_no_more()
@@ -221,10 +259,12 @@ class HotLane(Lane):
         if self._ready:  # an event was interrupted: it comes first
             return await super()._run_plain(handler)
         while registry.version == version and self.running and not self._ready:
-            batch = self.queue.take_batch(HOT_TURN_EVENTS) if _is_simple(handler) else []
+            began = self._clock.monotonic()
+            batch = self.queue.take_batch(self._turn) if _is_simple(handler) else []
             if not batch:
                 return await super()._run_plain(handler)
             await self._handle_batch(batch, handler, version)
+            self._fit_turn(len(batch), self._clock.monotonic() - began)
             try:
                 if copy_context() != before:
                     return False
@@ -239,38 +279,56 @@ class HotLane(Lane):
         What handlers set in the context lasts for the batch, which has one envelope: that is what
         messages follow from that a handler publishes.
         """
-        function, registry = handler.function, self.dispatch.registry
         turn = self._enclose(None)
         token = current.set(turn)
-        good = done = 0
         first = self.queue.begun = self.queue.position - len(batch)
-        self._working = len(batch) - self._count_enclosed(batch)
+        enclosed = self._count_enclosed(batch)
+        self._working = len(batch) - enclosed
+        work = Work(batch, first, version)
         try:
-            for message in batch:
-                if registry.version != version:
-                    break
-                done += 1  # from here on it is the lane that puts it back, if it is interrupted
-                if type(message) is Envelope:
-                    await self._handle_enclosed(message)
-                else:
-                    try:
-                        result = function(message)
-                        if result is not None and (
-                            type(result) is CoroutineType or isawaitable(result)
-                        ):
-                            await result
-                        good += 1
-                    except (Exception, asyncio.CancelledError) as error:
-                        number = self.queue.numbers.of(first + done - 1)
-                        if not self._go_on_after(handler, message, number, error):
-                            break
+            if enclosed:
+                await self._handle_mixed(work, handler)
+            else:
+                await self._handle_bare(work, handler)
         finally:
             turn.settled = True
             current.reset(token)
             self._working = 0
             self.queue.begun = NOWHERE
-            self._enter_good(handler, good)
-            self._put_back_batch(batch[done:])
+            rest = list(work.left)
+            self._enter_good(handler, len(batch) - len(rest) - work.others)
+            self._put_back_batch(rest)
+
+    async def _handle_bare(self, work: Work, handler: Handler) -> None:
+        """The hot loop: what can be done once a batch, or only after a failure, is not done here."""
+        function, registry, version = handler.function, self.dispatch.registry, work.version
+        for message in work.left:
+            try:
+                result = function(message)
+                if result is not None and (type(result) is CoroutineType or isawaitable(result)):
+                    await result
+            except BaseException as error:
+                if not self._go_on_after(handler, message, work, error):
+                    break
+            if registry.version != version:
+                break
+
+    async def _handle_mixed(self, work: Work, handler: Handler) -> None:
+        """As :meth:`_handle_bare`, with messages in between that have an envelope."""
+        for message in work.left:
+            if type(message) is Envelope:
+                work.others += 1
+                await self._handle_enclosed(message)
+            else:
+                one = Work([message], work.position, work.version)
+                try:
+                    await self._handle_bare(one, handler)
+                finally:
+                    work.others += one.others
+                if one.others and not _is_simple(handler):
+                    break
+            if self.dispatch.registry.version != work.version:
+                break
 
     def _count_enclosed(self, batch: list[Any]) -> int:
         """How many of a batch are in the books already; they leave the ring with it."""
@@ -291,51 +349,29 @@ class HotLane(Lane):
             await self._wait(envelope, rest)
 
     def _go_on_after(
-        self, handler: Handler, message: Any, number: int | None, error: BaseException
+        self, handler: Handler, message: Any, work: Work, error: BaseException
     ) -> bool:
         """Note a failure; False when the handler is not to be called without being asked about."""
-        envelope = self._enter(message, number)
+        work.others += 1
+        if not isinstance(error, Exception | asyncio.CancelledError):
+            raise error
+        envelope = self._enter(message, self.queue.numbers.of(work.position))
         self._working -= 1
         self._failed(handler, envelope, error, asked=False)
         self.dispatch.release(envelope)
         return _is_simple(handler)
 
+    def _fit_turn(self, count: int, seconds: float) -> None:
+        """Choose how many messages the next turn may take, by how long this one took."""
+        if seconds > TURN_SECONDS:
+            self._turn = max(TURN_MIN, self._turn // 2)
+        elif count == self._turn and seconds * 2 < TURN_SECONDS:
+            self._turn = min(TURN_MAX, self._turn * 2)
+
     def _enter_good(self, handler: Handler, count: int) -> None:
         self.dispatch.counters.published += count
         self.dispatch.counters.processed += count
         self._note_good(handler, count)
-
-
-class ShortWay:
-    """The way of a message into its ring while nothing is to be asked about it.
-
-    A class of its own, as a look at an attribute of a bus that decorates another one takes ten
-    times as long as here.
-    """
-
-    __slots__ = ("_intake", "lanes", "look_at", "published")
-
-    def __init__(self, intake: Intake, lanes: dict[type, HotLane], look_at: int) -> None:
-        self._intake = intake
-        self.lanes = lanes
-        """The classes that take it."""
-        self.look_at = look_at
-        """The number of the message for which somebody has to look at the pressure."""
-        self.published = 0
-
-    def put(self, message: Any) -> bool:
-        """Publish and count; False, and nothing is done, when the message has to go the long way."""
-        lane = self.lanes.get(message.__class__)
-        number = self.published + 1
-        if lane is None or number >= self.look_at or self._intake.thread != get_ident():
-            return False
-        queue = lane.queue
-        if queue.depth or not queue.ring.try_publish(message):
-            return False
-        self.published = number
-        if lane.pumps == lane.suspended:
-            lane.wake()
-        return True
 
 
 def _is_simple(handler: Handler) -> bool:
