@@ -155,12 +155,15 @@ class Producer:
             # Its caller may be gone.
             future.exception()
 
-    async def committed(self, outcome: Outcome, topics: Iterable[str]) -> None:
-        """Count, and let the readers in this process see at once what is there."""
+    def look_at(self, topics: Iterable[str]) -> None:
+        """See what was appended to these, so that readers in this process do. Blocking."""
+        for name in topics:
+            self._engine.topics.opened(name).refresh()
+
+    def committed(self, outcome: Outcome, topics: Iterable[str]) -> None:
+        """Count, and wake the readers in this process."""
         self._counts.transactions += 1
         self._counts.repeated += outcome.repeated
         self._counts.records += outcome.records
-        opened = [self._engine.topics.opened(name) for name in topics]
-        await asyncio.to_thread(lambda: [topic.refresh() for topic in opened])
-        for topic in opened:
-            self._engine.changes.wake(topic.name)
+        for name in topics:
+            self._engine.changes.wake(name)

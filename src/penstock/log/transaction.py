@@ -187,16 +187,24 @@ class Transaction:
         async with self._producer.committing:
             lease = await self._producer.lease()
             outcome = await self._decide(partial(self._begin, lease))
-        await self._producer.committed(outcome, self._topics)
+        self._producer.committed(outcome, self._topics)
         return outcome
 
     async def _decide(self, begin: Callable[[], Commit]) -> Outcome:
         owner = self._owner
         if owner is None:
-            return await asyncio.to_thread(lambda: begin().finish())
+            return await asyncio.to_thread(lambda: self._finish(begin()))
         if isinstance(owner, Subscription):
-            return await owner.while_held(lambda: begin().finish())
-        return await _commit_with(owner, self._offsets, begin)
+            return await owner.while_held(lambda: self._finish(begin()))
+        deciding = _Deciding(begin)
+        begun, moved = await deciding.done_by(owner, self._offsets)
+        return await asyncio.to_thread(self._finish, begun, moved=moved)
+
+    def _finish(self, begun: Commit, *, moved: bool = False) -> Outcome:
+        """In a thread: wait for all of it, and look at the heads that it moved."""
+        outcome = begun.finish(moved=moved)
+        self._producer.look_at(self._topics)
+        return outcome
 
     def _begin(self, lease: ProducerLease) -> Commit:
         """In a thread: draft what has gathered, and decide."""
@@ -220,24 +228,6 @@ class Transaction:
         return [GroupOffsets(group, keyed)]
 
 
-async def _commit_with(
-    owner: GroupConsumer, offsets: Mapping[int, int], begin: Callable[[], Commit]
-) -> Outcome:
-    """Decide while the group is held for the owner, who then moves the offsets."""
-    deciding = _Deciding(begin)
-    try:
-        await owner.commit_with(offsets, deciding.write)
-    except BaseException:
-        begun = deciding.take()
-        if begun is None:
-            raise
-        # It is decided: only the offsets were not moved.
-        return await asyncio.to_thread(begun.finish)
-    begun = deciding.take()
-    assert begun is not None, "the owner calls write() once"
-    return await asyncio.to_thread(begun.finish, moved=True)
-
-
 class _Deciding:
     """Decides in a thread of the owner, who may have given up waiting for it."""
 
@@ -246,6 +236,22 @@ class _Deciding:
         self._mutex = threading.Lock()
         self._begun: Commit | None = None
         self._is_taken = False
+
+    async def done_by(
+        self, owner: GroupConsumer, offsets: Mapping[int, int]
+    ) -> tuple[Commit, bool]:
+        """What was decided while the group was held for the owner; whether that moved the offsets."""
+        try:
+            await owner.commit_with(offsets, self.write)
+        except BaseException:
+            begun = self.take()
+            if begun is None:
+                raise
+            # It is decided, so it is no failure: only the offsets have yet to move.
+            return begun, False
+        begun = self.take()
+        assert begun is not None, "the owner calls write() once"
+        return begun, True
 
     def write(self) -> None:
         """Decide; and finish as well when nobody waits for that any more."""

@@ -70,10 +70,11 @@ class StagedRecords(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def drafted(state: TopicState, columns: Columns, router: Router | None = None) -> Iterator[Drafted]:
-    """The entries that the records of one topic make, in order within each partition."""
+    """The entries that the records of one topic make, in order within each partition.
+
+    The records are checked before.
+    """
     config = state.config
-    check_columns(columns)
-    _check_sizes(state, columns)
     router = router or Router(state.partitions)
     for partition, _, part in router.split(columns):
         for piece in split(part, config.batch_records_max, config.batch_bytes_max):
@@ -156,6 +157,8 @@ class StagedWriter:
             turn = self._system.random.randrange(state.partitions)
             self._states[topic] = state, Router(state.partitions, turn)
         state, router = self._states[topic]
+        check_columns(columns)
+        _check_sizes(state, columns)
         self.add_drafted(list(drafted(state, columns, router)))
 
     def add_drafted(self, entries: Sequence[Drafted]) -> None:

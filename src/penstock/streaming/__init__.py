@@ -25,6 +25,7 @@ from penstock.streaming.scalability import (
 )
 from penstock.streaming.stream_event import StreamEvent
 from penstock.streaming.stream_limits import StreamLimits
+from penstock.streaming.transform import Outgoing, Transform, TransformStatistics
 from penstock.streaming.transport_statistics import TransportStatistics
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "Measurement",
     "Member",
     "OffsetRange",
+    "Outgoing",
     "ParallelConsumer",
     "ParallelStatistics",
     "ParkedRecord",
@@ -60,6 +62,8 @@ __all__ = [
     "StreamRecord",
     "StreamingScalingManager",
     "TopicPartition",
+    "Transform",
+    "TransformStatistics",
     "TransportStatistics",
     "exactly_once",
 ]

@@ -1,0 +1,139 @@
+"""SIGKILL at any moment: a payment is copied and summed once, a row of an outbox stands once."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.log.verify import verify
+from penstock.transports.embedded import EmbeddedTransport
+from tests.crash import transformer
+from tests.crash.kill_rig import KillRig, processes
+from tests.crash.rigs import seed_of
+from tests.crash.transformer import COPIES, GROUP, KEYS, PAYMENTS, ROWS, SMALL, SUMS
+
+processes.set_forkserver_preload([transformer.__name__])
+
+
+class Books(KillRig):
+    """Kills whoever transforms, again and again; the oracle is the input itself."""
+
+    program = transformer
+    patience_max = 60
+
+    def __init__(self, path: Path, seed: int, payments: int) -> None:
+        super().__init__(path, seed)
+        self.batches = 0
+        self.payments = [
+            (b"%d" % (one % KEYS), self.random.randrange(100)) for one in range(payments)
+        ]
+
+    def orders(self, *, finish: bool = False):
+        orders = super().orders(finish=finish)
+        orders.first = -1
+        return orders
+
+    def note(self, said, *words) -> None:
+        self.batches += said == "batch"
+
+    async def fill(self) -> None:
+        async with EmbeddedTransport(self.path) as transport:
+            await transport.queue.create_topic(PAYMENTS, replace(SMALL, partitions=3))
+            values = [b"%d" % amount for _, amount in self.payments]
+            keys = [key for key, _ in self.payments]
+            await transport.produce(PAYMENTS, values, keys=keys)
+
+    def run(self, kills: int) -> None:
+        asyncio.run(self.fill())
+        while self.kills < kills:
+            self.round()
+        asyncio.run(transformer.work(self.orders(finish=True), lambda *_: None))
+        asyncio.run(self.check())
+        assert self.batches > kills, "there was something to lose"
+        print(f"{self.kills} kills, {self.batches} batches begun, {len(self.payments)} payments")
+
+    async def check(self) -> None:
+        async with EmbeddedTransport(self.path) as transport:
+            found = {
+                topic: [
+                    (one.key, int(one.value or b"")) async for one in transport.queue.replay(topic)
+                ]
+                for topic in (COPIES, SUMS)
+            }
+            lag = await transport.lag(PAYMENTS, GROUP)
+        assert not any(one.records for one in lag)
+        for key in {key for key, _ in self.payments}:
+            mine = [amount for other, amount in self.payments if other == key]
+            copies = [amount for other, amount in found[COPIES] if other == key]
+            assert copies == mine, f"{key!r}: lost, doubled or out of order"
+            assert sum(amount for other, amount in found[SUMS] if other == key) == sum(mine)
+        report = await asyncio.to_thread(verify, self.path)
+        assert report.sound, report.problems
+
+
+class Outbox(KillRig):
+    """Kills the relay, again and again; rows whose acknowledgement was not heard come again."""
+
+    program = transformer
+    patience_max = 150
+
+    def __init__(self, path: Path, seed: int) -> None:
+        super().__init__(path, seed)
+        self.heard = -1
+
+    def orders(self, *, finish: bool = False):
+        orders = super().orders(finish=finish)
+        orders.first = max(0, self.heard + 1 - self.random.choice([0, 0, 3, 50]))
+        return orders
+
+    def note(self, said, *words) -> None:
+        if said == "stands":
+            self.heard = max(self.heard, words[0])
+
+    def run(self, kills: int) -> None:
+        while self.kills < kills:
+            self.round()
+        asyncio.run(transformer.work(self.orders(finish=True), lambda *_: None))
+        asyncio.run(self.check())
+        assert self.heard > kills
+        print(f"{self.kills} kills, {self.heard + 1} rows acknowledged")
+
+    async def check(self) -> None:
+        async with EmbeddedTransport(self.path) as transport:
+            found = [int(one.value or b"") async for one in transport.queue.replay(ROWS)]
+        counts = Counter(found)
+        assert sorted(counts) == list(range(len(counts))), "a row is missing"
+        assert set(counts.values()) == {1}, "a row stands twice"
+        assert len(counts) > self.heard, "an acknowledged row is missing"
+        for key in range(KEYS):
+            mine = [row for row in found if row % KEYS == key]
+            assert mine == sorted(mine), "the rows of a key are out of order"
+
+
+@pytest.mark.acceptance(84)
+@pytest.mark.timeout(120)
+def test_killed_transforms_lose_and_double_nothing(request, folder):
+    Books(folder, seed_of(request), 3_000).run(8)
+
+
+@pytest.mark.acceptance(84)
+@pytest.mark.timeout(120)
+def test_rows_of_a_killed_relay_stand_once(request, folder):
+    Outbox(folder, seed_of(request)).run(10)
+
+
+@pytest.mark.torture
+@pytest.mark.acceptance(84)
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("part", range(2))
+def test_a_hundred_killed_transforms_lose_and_double_nothing(request, folder, part):
+    Books(folder, seed_of(request), 30_000).run(100)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("part", range(2))
+def test_rows_of_a_relay_killed_a_hundred_times_stand_once(request, folder, part):
+    Outbox(folder, seed_of(request)).run(120)
