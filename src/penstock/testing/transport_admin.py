@@ -177,3 +177,26 @@ class TransportAdminConformance(TransportFixtures):
                 async with transport.subscribe(topic, group) as consumer:
                     await consumer.commit(await consumer.next_batch(WAIT_SECONDS))
             assert sorted(await transport.groups(topic)) == ["billing", "shipping"]
+
+    async def test_order_per_key_survives_a_change_of_the_partition_count(
+        self, make_transport: MakeTransport, topic: str
+    ) -> None:
+        async with make_transport() as transport:
+            need(transport, "repartition", "keyed_routing")
+            await transport.create_topic(topic, partitions=2)
+            async with transport.subscribe(topic, "live") as live:
+                for place, count in enumerate((5, 1, 3)):
+                    values = numbered(40, 40 * place)
+                    await transport.produce(topic, values, keys=[value[-1:] for value in values])
+                    await transport.repartition(topic, count)
+                    assert await transport.partitions(topic) == count
+                followed = await take(live, 120)
+            async with transport.subscribe(topic, "late") as late:
+                behind = await take(late, 120)
+            for records in (followed, behind):
+                assert sorted(int(one.value or b"") for one in records) == list(range(120))
+                last: dict[bytes | None, int] = {}
+                for one in records:
+                    number = int(one.value or b"")
+                    assert last.get(one.key, -1) < number
+                    last[one.key] = number
