@@ -67,6 +67,8 @@ class Delivery:
     """Handlers that are done with it, and must not be called if it comes again."""
     given_up: frozenset[Handler] = frozenset()
     """Handlers that failed on it for good."""
+    meant_for: Handler | None = None
+    """The handler that it is sent to again, whoever has its partition now."""
     elsewhere: frozenset[Handler] = frozenset()
     """Handlers that somebody else will call: a batch, or a retry."""
     passed: bool = False

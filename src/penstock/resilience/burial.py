@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -155,8 +156,12 @@ class Burial:
 
     # Out
 
-    async def send_again(self, letter: DeadLetter) -> None:
-        """Send a letter's message to the handler that failed on it; to all if that is gone."""
+    async def send_again(self, letter: DeadLetter) -> asyncio.Future[bool] | None:
+        """Send a letter's message to the handler that failed on it; to all if that is gone.
+
+        An event of a durable topic is for its group alone. For such a one, returns what will tell
+        whether a handler took it: until then the letter is all that survives a crash.
+        """
         envelope = self._intake.enclose(
             letter.message,
             letter.session,
@@ -169,7 +174,19 @@ class Burial:
             plan = self._registry.plan(type(letter.message), letter.session)
             others = {other for other in plan.handlers if other is not handler}
             delivery_of(envelope).done.update(others)
+            delivery_of(envelope).meant_for = handler
+        if letter.group is None:
+            self._intake.admit_nowait(envelope)
+            return None
+        envelope.group, envelope.offset = letter.group, letter.offset
+        delivery = delivery_of(envelope)
+        before = len(delivery.done)
+        taken: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        delivery.on_outcome = lambda outcome: taken.set_result(
+            bool(outcome.failures) or outcome.handled > before
+        )
         self._intake.admit_nowait(envelope)
+        return taken
 
     def _handler_of(self, letter: DeadLetter) -> Handler | None:
         for handler in self._registry.handlers():
@@ -215,6 +232,7 @@ class Burial:
             replays=_replays(envelope.headers),
             partition=envelope.partition,
             offset=envelope.offset,
+            group=envelope.group,
         )
 
 

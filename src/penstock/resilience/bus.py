@@ -180,12 +180,12 @@ class ResilientMessageBus(MessageBus):
         self._tracker.failed(handler.name, envelope.topic, error)
         self._tell(handler, envelope, error)
 
-    async def _send_again(self, letter: DeadLetter) -> None:
+    async def _send_again(self, letter: DeadLetter) -> asyncio.Future[bool] | None:
         """Replay a dead letter: a command is executed, an event goes to the handler that failed."""
-        if letter.command:
-            await self.send(letter.message, session=letter.session)
-        else:
-            await self._burial.send_again(letter)
+        if not letter.command:
+            return await self._burial.send_again(letter)
+        await self.send(letter.message, session=letter.session)
+        return None
 
     def _parked(self) -> list[Envelope]:
         return list(self._parking.envelopes())

@@ -6,6 +6,8 @@ journal they survive a crash: ``add`` returns when the letter is on the disk.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
@@ -36,6 +38,8 @@ from penstock.resilience.letters import (
 )
 from penstock.system import System
 
+logger = logging.getLogger("penstock.resilience")
+
 __all__ = [
     "DeadLetter",
     "DeadLetterCommandEvent",
@@ -52,8 +56,11 @@ __all__ = [
     "event_of",
 ]
 
-Republish = Callable[[DeadLetter], Awaitable[None]]
-"""Sends a letter's message to its origin. Its ``replays`` counts this time too."""
+Republish = Callable[[DeadLetter], Awaitable["asyncio.Future[bool] | None"]]
+"""Sends a letter's message to its origin. Its ``replays`` counts this time too.
+
+The letter goes when this is done, or, if it returns a future, when that is true.
+"""
 Which = str | DeadLetterFilter | Iterable[str]
 """An id, some ids, or all letters that a filter chooses."""
 
@@ -78,6 +85,8 @@ class DeadLetterQueue(LetterShelf):
         super().__init__(options, system, codec, journal, spill)
         self._republish = republish
         self._replayed = self._purged = 0
+        self._ending: set[asyncio.Future[None]] = set()
+        """Replays whose outcome is known, and not written yet."""
 
     def statistics(self) -> DeadLetterStatistics:
         """The figures of now."""
@@ -138,8 +147,9 @@ class DeadLetterQueue(LetterShelf):
     ) -> ReplayReport:
         """Send letters back to where they came from, oldest first; a dry run says what would happen.
 
-        A letter is removed when its message is published. After a crash in between it is still
-        there, and the next replay publishes it again. A letter that cannot be published stays, and
+        A letter is removed when its message is published; that of an event of a durable topic when
+        its handler is done with it. After a crash in between it is still there, and the next replay
+        publishes it again. A letter that cannot be published stays, and
         so does one that came back ``replays_max`` times, unless it is forced. For a single id these
         raise (ReplayRefused, or what the publishing raised); for several they are in the report.
         """
@@ -176,13 +186,40 @@ class DeadLetterQueue(LetterShelf):
                 reason=refused,
             )
         self._busy.add(letter.id)
+        again = msgspec.structs.replace(letter, replays=letter.replays + 1)
         try:
-            await self._republish(msgspec.structs.replace(letter, replays=letter.replays + 1))
-        finally:
+            taken = await self._republish(again)
+        except BaseException:
             self._busy.discard(letter.id)
-        self._replayed += len(self._remove([letter.id]))
-        await self._save([letter.id])
+            raise
+        if taken is None:
+            await self._end_replay(letter.id)
+        else:
+            taken.add_done_callback(lambda known: self._end_replay_later(letter.id, known))
         return self._step(letter)
+
+    async def _end_replay(self, letter_id: str) -> None:
+        self._busy.discard(letter_id)
+        self._replayed += len(self._remove([letter_id]))
+        await self._save([letter_id])
+
+    def _end_replay_later(self, letter_id: str, taken: asyncio.Future[bool]) -> None:
+        if taken.cancelled() or not taken.result():
+            self._busy.discard(letter_id)
+            return
+        ending = asyncio.ensure_future(self._end_replay(letter_id))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ended)
+
+    def _ended(self, ending: asyncio.Future[None]) -> None:
+        self._ending.discard(ending)
+        if not ending.cancelled() and ending.exception() is not None:
+            logger.error("a replayed dead letter is not removed", exc_info=ending.exception())
+
+    async def close(self) -> None:
+        """Write what is not written yet, and let another owner have the journal."""
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        await super().close()
 
     def _refusal(self, letter: DeadLetter, force: bool) -> str | None:
         if self._republish is None:

@@ -74,6 +74,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     partition: int | None = None
     offset: int | None = None
     """Where the record is in the log, when it came from there."""
+    group: str | None = None
+    """The group that it was read for, when it came from a durable topic."""
     replays: int = 0
     """How often the message had been replayed before it failed this time."""
     original: Any = None

@@ -57,10 +57,11 @@ class SubscriberGroups:
         member: list[Handler] = []
 
         def is_mine(envelope: Envelope) -> bool:
-            if envelope.group not in (None, name):
+            if envelope.group not in (None, name) or not member:
                 return False
-            owner = self._groups[place].owner(envelope.partition or 0)
-            return bool(member) and owner is member[0] and (where is None or where(envelope))
+            meant_for = None if envelope.delivery is None else envelope.delivery.meant_for
+            owner = meant_for or self._groups[place].owner(envelope.partition or 0)
+            return owner is member[0] and (where is None or where(envelope))
 
         def join(handler: Handler, on_leave: Callable[[], None]) -> None:
             group = self._groups.setdefault(place, SubscriberGroup(kind, name))
