@@ -201,3 +201,27 @@ def test_mistakes_of_a_declaration_are_told_at_once(shop) -> None:
 
     with pytest.raises(InvalidOption, match="two outputs 'same-name'"):
         shop.topic("twice")(same_name)
+
+
+@pytest.mark.parametrize("damage", ["zeroed", "gone"])
+def test_a_checkpoint_that_a_power_cut_emptied_is_rebuilt_and_nothing_comes_twice(
+    spark, log, shop, damage, tmp_path
+) -> None:
+    orders = shop.source(OrderPlaced)
+
+    @shop.table("orders")
+    def all_orders() -> DataFrame:
+        return orders.frame().drop("_record")
+
+    for number in range(3):
+        log.publish("orders", [order(number)])
+        shop.run(spark)
+    for folder in (tmp_path / "warehouse" / "checkpoints").iterdir():
+        for file in folder.rglob("*"):
+            if file.is_file():
+                file.unlink() if damage == "gone" else file.write_bytes(b"")
+    log.publish("orders", [order(3), b"bad"])
+    shop.run(spark)
+    found = WarehouseTable(f"{shop.folder}/orders").arrow()["order_id"].to_pylist()
+    assert sorted(found) == ["o-0", "o-1", "o-2", "o-3"]
+    assert len(log.rows(subscribe="orders.dead-letters")) == 1

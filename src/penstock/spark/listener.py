@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from penstock.spark.group import Group
+from penstock.spark.ledger import Ledger, Progress
 from penstock.spark.offsets import Offsets, parse_offsets
 from penstock.spark.open_log import open_log
 
@@ -59,6 +61,23 @@ class GroupListener(StreamingQueryListener):
             for offsets in offsets_of(source.endOffset for source in progress.sources):
                 there = {one: of for one, of in offsets.items() if open_log(path).topic(one)}
                 group.commit(there, register=False)
+            Ledger(open_log(path).store, group.name).note(progress_of(progress))
+
+
+def progress_of(report: Any) -> Progress:
+    """What the ledger keeps of a report."""
+    watermark = (report.eventTime or {}).get("watermark")
+    return Progress(
+        query_id=str(report.id),
+        batch_id=report.batchId,
+        ends=tuple(source.endOffset or "-" for source in report.sources),
+        watermark_ms=_milliseconds(watermark) if watermark else 0,
+        stateful=bool(report.stateOperators),
+    )
+
+
+def _milliseconds(time: str) -> int:
+    return max(0, int(datetime.fromisoformat(time).timestamp() * 1_000))
 
 
 def offsets_of(texts: Iterable[str | None]) -> Iterable[Offsets]:

@@ -28,6 +28,8 @@ from penstock.log.names import check_name
 from penstock.messages import marks_of
 from penstock.pressure import DegradationDirective
 from penstock.spark import steps
+from penstock.spark.ledger import Ledger
+from penstock.spark.open_log import open_log
 from penstock.spark.steps import Rules
 
 if TYPE_CHECKING:
@@ -205,6 +207,14 @@ class Pipeline:
     def group_of(self, output: Output) -> str:
         """The group as which an output reads."""
         return f"{self.name}.{output.name}"
+
+    def checkpoint_of(self, output: Output) -> str:
+        """Where Spark keeps the state of an output."""
+        return f"{self.folder}/checkpoints/{output.name}"
+
+    def ledger_of(self, output: Output) -> Ledger:
+        """What its micro-batches read; a checkpoint can be rebuilt from it."""
+        return Ledger(open_log(self.log).store, self.group_of(output))
 
     def _dead_letters(self, source: Source) -> Output:
         options = {"path": self.log, "topic": f"{source.topic}.{DEAD_LETTERS}"}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DeadlineExceeded, HandlerFailed
 from penstock.pressure import DegradationDirective
+from penstock.spark.checkpoint import ready_checkpoint
 from penstock.spark.listener import follow
 from penstock.spark.pipeline import Output, Pipeline
 from penstock.system import System
@@ -122,11 +123,13 @@ class RunningPipeline:
 
     def _start(self, output: Output) -> StreamingQuery:
         pipeline = self._pipeline
+        checkpoint = pipeline.checkpoint_of(output)
+        ready_checkpoint(checkpoint, pipeline.ledger_of(output))
         frame = pipeline.build(output, self._spark)
         writer = (
             frame.writeStream.format(output.format)
             .options(**output.options)
-            .option("checkpointLocation", f"{pipeline.folder}/checkpoints/{output.name}")
+            .option("checkpointLocation", checkpoint)
             .outputMode(output.mode)
             .queryName(pipeline.group_of(output))
         )

@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from penstock.spark.admission import admit, advance, checked_ranges
 from penstock.spark.frontier import Frontier
 from penstock.spark.group import Group
+from penstock.spark.ledger import Ledger
 from penstock.spark.offsets import Offsets, as_json, parse_offsets
 from penstock.spark.open_log import open_log
 from penstock.spark.options import SourceOptions
@@ -109,9 +110,10 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a micro-batch; the same offsets give the same records, after a crash too."""
         self._busy = True
         options = self._options
-        ranges = checked_ranges(
-            self._frontier, parse_offsets(start), parse_offsets(end), options.fail_on_loss
-        )
+        begin, stop = parse_offsets(start), parse_offsets(end)
+        if options.group is not None:
+            Ledger(open_log(options.path).store, options.group).plan(begin, stop)
+        ranges = checked_ranges(self._frontier, begin, stop, options.fail_on_loss)
         tasks = plan_tasks(ranges, options.tasks_min, options.task_records_max)
         return [
             Task(options.path, options.tier, task, fail_on_loss=options.fail_on_loss)

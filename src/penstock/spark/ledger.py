@@ -1,0 +1,111 @@
+"""The ledger of a query: what each micro-batch reads, synced in the log before the batch runs.
+
+Spark's own checkpoint on a local disk is not synced: after a power cut its files may be empty. The
+ledger is what a checkpoint can be rebuilt from, so that the micro-batch that was at work is done again
+with the very same records, and sinks recognise it.
+
+::
+
+    ledgers/<group>/progress            the last micro-batch that Spark reported as done
+    ledgers/<group>/plan-<digest>       the last ranges of one source, the newest at the end
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
+
+from penstock.errors import DamagedFile, KeyNotFound
+from penstock.log.names import check_name
+from penstock.spark.offsets import Offsets, as_json
+from penstock.stores.base import PersistentBackingStore
+
+_T = TypeVar("_T")
+PLANS_MAX = 4
+BYTES_MAX = 16 * 1024 * 1024
+
+
+class Range(msgspec.Struct, frozen=True):
+    """What one source reads in one micro-batch, as Spark writes offsets down."""
+
+    start: str
+    end: str
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """A micro-batch that is done."""
+
+    query_id: str
+    batch_id: int
+    ends: tuple[str, ...]
+    """Where each source of the query stands after it, in the query's order."""
+    watermark_ms: int = 0
+    stateful: bool = False
+    """The query keeps state, which the ledger does not have."""
+
+
+class _Checked(msgspec.Struct, frozen=True):
+    """What stands in a file, and its checksum."""
+
+    checksum: int
+    body: msgspec.Raw
+
+
+class Ledger:
+    """The ledger of one group. Blocking; each file has one writer."""
+
+    def __init__(self, store: PersistentBackingStore, group: str) -> None:
+        self._store = store
+        self._folder = f"ledgers/{check_name('group', group)}"
+
+    def plan(self, start: Offsets, end: Offsets) -> None:
+        """A micro-batch is about to read this; durable when it returns."""
+        new = Range(_text(start), _text(end))
+        key = self._plan_key(sorted(end))
+        before = self._read(key, list[Range]) or []
+        if not before or before[-1] != new:
+            self._write(key, [*before, new][-PLANS_MAX:])
+
+    def note(self, progress: Progress) -> None:
+        """A micro-batch is done."""
+        self._write(f"{self._folder}/progress", progress)
+
+    def progress(self) -> Progress | None:
+        """The last micro-batch that is known to be done; None before the first."""
+        return self._read(f"{self._folder}/progress", Progress)
+
+    def plans(self) -> list[list[Range]]:
+        """The last ranges of each source."""
+        keys = [key for key in self._store.list(f"{self._folder}/") if "/plan-" in key]
+        return [self._read(key, list[Range]) or [] for key in sorted(keys)]
+
+    def forget(self) -> None:
+        """Remove the ledger: the query starts anew."""
+        for key in list(self._store.list(f"{self._folder}/")):
+            self._store.delete(key)
+
+    def _plan_key(self, topics: Sequence[str]) -> str:
+        return f"{self._folder}/plan-{zlib.crc32(','.join(topics).encode()):08x}"
+
+    def _write(self, key: str, value: object) -> None:
+        body = msgspec.json.encode(value)
+        self._store.write(key, msgspec.json.encode(_Checked(zlib.crc32(body), msgspec.Raw(body))))
+
+    def _read(self, key: str, kind: type[_T]) -> _T | None:
+        try:
+            found = msgspec.json.decode(self._store.read(key, 0, BYTES_MAX), type=_Checked)
+            body = bytes(found.body)
+            if zlib.crc32(body) != found.checksum:
+                raise DamagedFile(f"{key} fails its checksum", file=key)
+            return msgspec.json.decode(body, type=kind)
+        except KeyNotFound:
+            return None
+        except msgspec.MsgspecError as cause:
+            raise DamagedFile(f"{key} is no part of a ledger: {cause}", file=key) from cause
+
+
+def _text(offsets: Offsets) -> str:
+    return msgspec.json.encode(as_json(offsets)).decode()

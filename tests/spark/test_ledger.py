@@ -1,0 +1,139 @@
+"""The ledger, and checkpoints that are rebuilt from it, without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import DamagedFile
+from penstock.spark.checkpoint import Condition, condition_of, next_ends, ready_checkpoint
+from penstock.spark.ledger import PLANS_MAX, Ledger, Progress, Range
+from penstock.stores import MemoryStore
+from penstock.system import OsFiles
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger(MemoryStore(), "shop.orders")
+
+
+def done(batch: int, *ends: str, stateful: bool = False) -> Progress:
+    return Progress(query_id="q-1", batch_id=batch, ends=ends, watermark_ms=5, stateful=stateful)
+
+
+def test_what_is_planned_and_done_is_kept(ledger) -> None:
+    ledger.plan({"orders": {0: 0}}, {"orders": {0: 7}})
+    ledger.plan({"orders": {0: 0}}, {"orders": {0: 7}})
+    ledger.note(done(0, "x"))
+    assert ledger.plans() == [[Range('{"orders":{"0":0}}', '{"orders":{"0":7}}')]]
+    assert ledger.progress() == done(0, "x")
+
+
+def test_only_the_last_plans_are_kept(ledger) -> None:
+    for number in range(10):
+        ledger.plan({"orders": {0: number}}, {"orders": {0: number + 1}})
+    (plans,) = ledger.plans()
+    assert [json.loads(one.end)["orders"]["0"] for one in plans] == [7, 8, 9, 10]
+    assert len(plans) == PLANS_MAX
+
+
+def test_a_forgotten_ledger_knows_nothing(ledger) -> None:
+    ledger.plan({"orders": {0: 0}}, {"orders": {0: 7}})
+    ledger.note(done(0, "x"))
+    ledger.forget()
+    assert ledger.plans() == []
+    assert ledger.progress() is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b'{"checksum": 1, "body": {"query_id": "q"}}'])
+def test_damage_is_told(damage: bytes) -> None:
+    store = MemoryStore()
+    Ledger(store, "shop").note(done(0, "x"))
+    store.write("ledgers/shop/progress", damage)
+    with pytest.raises(DamagedFile, match="ledgers/shop/progress"):
+        Ledger(store, "shop").progress()
+
+
+class TestTheNextMicroBatch:
+    def test_none_was_planned(self) -> None:
+        assert next_ends(done(3, "b"), [[Range("a", "b")]]) is None
+
+    def test_one_was(self) -> None:
+        assert next_ends(done(3, "b"), [[Range("a", "b"), Range("b", "c")]]) == ("c",)
+
+    def test_of_two_sources_one_moved(self) -> None:
+        assert next_ends(done(3, "b", "y"), [[Range("b", "c")], [Range("x", "y")]]) == ("c", "y")
+
+    def test_several_follow_when_there_is_one_source(self) -> None:
+        # The report of the first one was lost: Spark plans the next one only when that was done.
+        assert next_ends(done(3, "b"), [[Range("b", "c"), Range("c", "d")]]) == ("d",)
+
+    def test_several_of_two_sources_have_no_order(self) -> None:
+        plans = [[Range("b", "c"), Range("c", "d")], [Range("x", "y")]]
+        with pytest.raises(DamagedFile, match="not their order"):
+            next_ends(done(3, "b", "x"), plans)
+
+
+class TestCheckpoints:
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        return tmp_path / "checkpoint"
+
+    def spark_wrote(self, path: Path, batches: int) -> None:
+        for number in range(batches):
+            for folder, text in (
+                ("offsets", f'v1\n{{"batchWatermarkMs":0}}\n{{"orders":{{"0":{number}}}}}'),
+                ("commits", 'v1\n{"nextBatchWatermarkMs":0}'),
+            ):
+                (path / folder).mkdir(parents=True, exist_ok=True)
+                (path / folder / str(number)).write_text(text)
+        (path / "metadata").write_text('{"id":"q-1"}')
+
+    def test_one_that_spark_wrote_is_sound(self, path, ledger) -> None:
+        assert condition_of(str(path), OsFiles()) is Condition.ABSENT
+        self.spark_wrote(path, 3)
+        assert ready_checkpoint(str(path), ledger) is Condition.SOUND
+
+    @pytest.mark.parametrize("name", ["metadata", "offsets/2", "commits/2"])
+    def test_an_empty_file_is_damage(self, path, name) -> None:
+        self.spark_wrote(path, 3)
+        (path / name).write_bytes(b"")
+        assert condition_of(str(path), OsFiles()) is Condition.DAMAGED
+
+    def test_a_torn_file_is_damage(self, path) -> None:
+        self.spark_wrote(path, 1)
+        (path / "offsets" / "0").write_text('v1\n{"batchWatermarkMs":0}\n{"orders":{"0"')
+        assert condition_of(str(path), OsFiles()) is Condition.DAMAGED
+
+    @pytest.mark.parametrize("gone", [True, False])
+    def test_it_is_rebuilt_with_the_micro_batch_that_was_at_work(self, path, ledger, gone) -> None:
+        self.spark_wrote(path, 3)
+        for file in path.rglob("*"):
+            if file.is_file():
+                file.unlink() if gone else file.write_bytes(b"")
+        ledger.plan({"orders": {0: 1}}, {"orders": {0: 2}})
+        ledger.plan({"orders": {0: 2}}, {"orders": {0: 9}})
+        ledger.note(done(2, '{"orders":{"0":2}}'))
+        ready_checkpoint(str(path), ledger)
+        assert condition_of(str(path), OsFiles()) is Condition.SOUND
+        assert json.loads((path / "metadata").read_text()) == {"id": "q-1"}
+        assert (path / "offsets" / "3").read_text().splitlines()[2:] == ['{"orders":{"0":9}}']
+        assert (path / "commits" / "2").exists()
+        assert not (path / "commits" / "3").exists()
+        assert len(list(path.parent.glob("checkpoint.damaged-*"))) == 1
+
+    def test_state_cannot_be_rebuilt_and_that_is_told(self, path, ledger) -> None:
+        self.spark_wrote(path, 3)
+        (path / "metadata").write_bytes(b"")
+        ledger.note(done(2, '{"orders":{"0":2}}', stateful=True))
+        with pytest.raises(DamagedFile, match=r"state of the query.*micro-batch was 2.*replay"):
+            ready_checkpoint(str(path), ledger)
+        assert (path / "offsets" / "2").exists(), "nothing was changed"
+
+    def test_damage_before_the_first_micro_batch_starts_anew(self, path, ledger) -> None:
+        self.spark_wrote(path, 1)
+        (path / "metadata").write_bytes(b"")
+        assert ready_checkpoint(str(path), ledger) is Condition.DAMAGED
+        assert condition_of(str(path), OsFiles()) is Condition.ABSENT
