@@ -6,6 +6,8 @@ import pytest
 
 import penstock
 from penstock import Event, errors, topic
+from penstock.transports.embedded import EmbeddedTransport
+from penstock.transports.registry import TransportRegistry
 
 
 @topic("opened.orders", key="order_id")
@@ -46,16 +48,51 @@ async def test_a_log_goes_on_where_it_was(tmp_path):
     assert seen == ["o-1"]
 
 
-@pytest.mark.parametrize(
-    ("url", "error"),
-    [
-        ("log:", errors.InvalidOption),
-        ("nowhere:x", errors.InvalidOption),
-        ("orders", errors.InvalidOption),
-        ("kafka://localhost", errors.NotSupported),
-    ],
-)
-async def test_a_url_that_cannot_be_says_what_to_use(url, error):
-    with pytest.raises(error):
-        async with penstock.open(url):
-            pass
+class Carrier(EmbeddedTransport):
+    """Stands for the transport of a broker."""
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    registry = TransportRegistry()
+    monkeypatch.setattr("penstock.opening.shared_registry", lambda: registry)
+    return registry
+
+
+async def opening(url):
+    async with penstock.open(url):
+        pass
+
+
+@pytest.mark.parametrize("url", ["nowhere:x", "orders", "kafka"])
+async def test_an_unknown_scheme_is_told_which_there_are(registry, url):
+    registry.register("kafka", Carrier)
+    registry.register("nats", "nowhere:Transport", extra="nats")
+    with pytest.raises(
+        errors.InvalidOption, match=r"use log: or memory:.*; kafka:, nats: have"
+    ) as caught:
+        await opening(url)
+    assert caught.value.known == ("kafka", "log", "memory", "nats")
+
+
+async def test_a_transport_that_carries_no_bus_says_so(registry):
+    with pytest.raises(errors.InvalidOption):
+        await opening("kafka://localhost")
+    registry.register("kafka", Carrier)
+    with pytest.raises(
+        errors.NotSupported, match=r"kafka: has a transport.*cannot carry a bus yet"
+    ):
+        await opening("kafka://localhost")
+
+
+@pytest.mark.parametrize("scheme", ["kafka", "nowhere"])
+async def test_the_error_does_not_tell_the_password(registry, scheme):
+    registry.register("kafka", Carrier)
+    with pytest.raises(errors.UsageError) as caught:
+        await opening(f"{scheme}://ada:secret@localhost")
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_log_needs_a_directory():
+    with pytest.raises(errors.InvalidOption, match=r"log:\./data"):
+        await opening("log:")

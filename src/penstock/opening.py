@@ -11,8 +11,10 @@ from penstock.log.queue import WalMessageQueue
 from penstock.log.topic import TopicConfig
 from penstock.resilience.bus import ResilientMessageBus
 from penstock.scaling.bus import ScalableMessageBus
+from penstock.transports.registry import shared_registry
 
-BROKERS = ("kafka", "nats", "amqp", "redis", "pulsar")
+WITH_A_BUS = ("log", "memory")
+"""Schemes that a bus can be opened on."""
 
 
 @asynccontextmanager
@@ -34,7 +36,7 @@ async def open_bus(
         if scheme == "log":
             queue = await stack.enter_async_context(_queue(url, rest, defaults))
         elif scheme != "memory":
-            raise _unknown(url, scheme)
+            raise _refusal(url)
         inner = ResilientMessageBus(name=name, log=queue)
         yield await stack.enter_async_context(ScalableMessageBus(inner, log=queue, **options))
 
@@ -46,9 +48,24 @@ def _queue(url: str, rest: str, defaults: TopicConfig | None) -> WalMessageQueue
     return WalMessageQueue(path, defaults=defaults)
 
 
-def _unknown(url: str, scheme: str) -> Exception:
-    if scheme in BROKERS:
-        return NotSupported(f"{url!r}: the transport for {scheme} is not there yet", scheme=scheme)
+def _refusal(url: str) -> Exception:
+    """Why there is no bus on a URL. The URL is not repeated: it may hold a password."""
+    scheme, colon, _ = url.partition(":")
+    known = shared_registry().schemes()
+    use = " or ".join(f"{one}:" for one in WITH_A_BUS)
+    if colon and scheme in known:
+        return NotSupported(
+            f"{scheme}: has a transport, which carries streams (penstock.transports.open_transport), "
+            f"but cannot carry a bus yet: use {use}",
+            scheme=scheme,
+        )
+    others = [f"{one}:" for one in known if one not in WITH_A_BUS]
+    there_are = (
+        f"; {', '.join(others)} have transports for streams, but no bus yet" if others else ""
+    )
     return InvalidOption(
-        f"{url!r} has no known scheme: use memory: or log:./data", option="url", scheme=scheme
+        f"no bus can be opened on {scheme[:20] + colon!r}: use {use}, as in log:./data{there_are}",
+        option="url",
+        scheme=scheme,
+        known=known,
     )
