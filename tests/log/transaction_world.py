@@ -16,7 +16,6 @@ from penstock.log.transaction_staging import Drafted, drafted
 from penstock.log.transactions import Transactions
 from penstock.stores.base import PersistentBackingStore
 from penstock.stores.directory import DirectoryStore
-from penstock.system import System
 from penstock.testing.disk import SimulatedDisk
 from penstock.testing.worker import simulated_system
 
@@ -92,7 +91,7 @@ class Process:
     """One process on the disk."""
 
     def __init__(self, disk: SimulatedDisk, seed: int = 0) -> None:
-        self.system: System = simulated_system(seed, disk=disk)
+        self.system = simulated_system(seed, disk=disk)
         self.store = DirectoryStore(ROOT, system=self.system)
         self.transactions = Transactions(self.store, system=self.system, lock_timeout=0)
 

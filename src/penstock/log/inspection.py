@@ -23,7 +23,8 @@ class Problem:
 
     file: str
     kind: str
-    """topic, head, missing, entry, chain, start, end, index, offset, group, torn tail or leftover."""
+    """topic, head, missing, entry, chain, start, end, index, offset, group, producer, transaction,
+    torn tail or leftover."""
     message: str
     """A sentence for people, with the way out."""
     position: int | None = None

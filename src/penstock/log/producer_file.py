@@ -96,6 +96,12 @@ class ProducerFile:
         producer_id, epoch, _ = self._parse(self._slots.read().payload)
         return ProducerLease(self.name, producer_id, epoch)
 
+    def damaged_slots(self) -> int:
+        """How many slots of the state are damaged; DamagedFile when none is left."""
+        slot = self._slots.read()
+        self._parse(slot.payload)
+        return slot.damaged
+
     def check(self, lease: ProducerLease) -> None:
         """Raise Fenced unless this is the newest lease. Needs the lock."""
         try:

@@ -18,6 +18,7 @@ from penstock.log.head import HeadFile
 from penstock.log.inspection import Problem, VerifyReport
 from penstock.log.names import PartitionKeys
 from penstock.log.partition_check import PartitionCheck
+from penstock.log.producer_check import producer_problems
 from penstock.log.topic import TopicFile, TopicState, list_topics
 from penstock.stores import open_store
 from penstock.stores.base import PersistentBackingStore
@@ -54,6 +55,8 @@ def verify(
         report = VerifyReport()
         for name in topics_of(places.store) if topic is None else [_known(places.store, topic)]:
             _verify_topic(places, name, report)
+        if topic is None:
+            report.problems += producer_problems(places.store)
         return report
 
 
