@@ -17,14 +17,17 @@ from penstock.streaming.manager import StreamingScalingManager
 from penstock.streaming.parallel import ParallelConsumer
 from penstock.streaming.parallel_values import AfterPoison, ParallelStatistics, ParkedRecord
 from penstock.streaming.ranges import OffsetRange, Position
+from penstock.streaming.run_values import Executor, RunOptions, RunStatistics
 from penstock.streaming.scalability import (
     Measurement,
     ScalabilityConfig,
     ScalingAction,
     ScalingDecision,
 )
+from penstock.streaming.scaler import ScalingOutcome, ScalingRecord
 from penstock.streaming.stream_event import StreamEvent
 from penstock.streaming.stream_limits import StreamLimits
+from penstock.streaming.stream_run import StreamRun
 from penstock.streaming.transform import Outgoing, Transform, TransformStatistics
 from penstock.streaming.transport_statistics import TransportStatistics
 
@@ -38,6 +41,7 @@ __all__ = [
     "DatabaseClaim",
     "EventStream",
     "ExactlyOnce",
+    "Executor",
     "GroupCoordinator",
     "GroupLag",
     "GroupState",
@@ -53,13 +57,18 @@ __all__ = [
     "Position",
     "RateMeasure",
     "Rebalance",
+    "RunOptions",
+    "RunStatistics",
     "ScalabilityConfig",
     "ScalingAction",
     "ScalingDecision",
+    "ScalingOutcome",
+    "ScalingRecord",
     "StreamCheckpoint",
     "StreamEvent",
     "StreamLimits",
     "StreamRecord",
+    "StreamRun",
     "StreamingScalingManager",
     "TopicPartition",
     "Transform",

@@ -14,7 +14,7 @@ from penstock.errors import Closed, Fenced
 from penstock.log.records import Record
 from penstock.streaming.checkpoints import CheckpointStore
 from penstock.streaming.committing import INTERVAL_SECONDS, AutoCommit
-from penstock.streaming.group_commits import GroupCommits
+from penstock.streaming.group_commits import Committed, GroupCommits
 from penstock.streaming.outgoing import TYPE
 from penstock.streaming.progress import PartitionProgress
 from penstock.streaming.ranges import Position
@@ -57,6 +57,7 @@ class EventStream(AsyncIterator[StreamEvent]):
     def __init__(
         self,
         subscribe: Subscribe,
+        committed: Committed,
         checkpoints: CheckpointStore | None,
         meter: TransportMeter,
         codec: MessageCodec,
@@ -65,11 +66,11 @@ class EventStream(AsyncIterator[StreamEvent]):
         auto_commit: float | None,
         records_max: int,
         system: System,
-        on_close: Callable[[EventStream], None],
+        on_close: Callable[[EventStream], object],
     ) -> None:
         self._consumer = consumer = subscribe(on_revoke=self._revoked)
         self.topic, self.group = consumer.topic, consumer.group
-        self._commits = commits = GroupCommits(consumer, checkpoints)
+        self._commits = commits = GroupCommits(consumer, checkpoints, committed)
         self._meter = meter
         self._codec = codec
         self._auto_ack = auto_ack
@@ -211,9 +212,7 @@ class EventStream(AsyncIterator[StreamEvent]):
 
     def decode(self, event: StreamEvent) -> Any:
         """The message that an event is; InvalidMessage when it is none that is known."""
-        named = event.headers.get(TYPE)
-        name = self.topic if named is None else named.decode("utf-8", "replace")
-        return self._codec.decode(name, event.value or b"")
+        return decoded(self._codec, event)
 
     # Places
 
@@ -321,7 +320,11 @@ class EventStream(AsyncIterator[StreamEvent]):
         if partition not in self._progress:
             records = list(self._aside[partition])
             self._aside[partition] = iter(records)
-            place = await self._commits.resume(partition, records[0].offset)
+            first = records[0].offset
+            if not await self._commits.is_next(partition, first):
+                self._drop(partition)
+                return False
+            place = await self._commits.resume(partition, first)
             self._follow()
             if partition not in self._aside or partition not in self._has.partitions:
                 return False
@@ -393,3 +396,10 @@ class EventStream(AsyncIterator[StreamEvent]):
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(f"the stream of {self.topic!r} for {self.group!r} was closed")
+
+
+def decoded(codec: MessageCodec, event: StreamEvent) -> Any:
+    """The message of an event, by the class that its header names, or by its topic."""
+    named = event.headers.get(TYPE)
+    name = event.topic if named is None else named.decode("utf-8", "replace")
+    return codec.decode(name, event.value or b"")

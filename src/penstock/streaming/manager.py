@@ -22,11 +22,17 @@ from penstock.streaming.event_stream import EventStream
 from penstock.streaming.lag_pressure import LagLimit, LagPressure
 from penstock.streaming.outbox import Outbox, PublishCall
 from penstock.streaming.outgoing import Encoder, Headers, Outgoing
+from penstock.streaming.run_values import Executor
 from penstock.streaming.scalability import ScalabilityConfig
+from penstock.streaming.scaler import ScalingRecord, StreamScaler
 from penstock.streaming.stream_limits import StreamLimits
 from penstock.streaming.stream_metrics import scaling_metrics
+from penstock.streaming.stream_run import StreamRun
+from penstock.streaming.stream_runs import StreamRuns
+from penstock.streaming.task_member import Handler, OnPoison
+from penstock.streaming.topic_watch import TopicWatch
 from penstock.streaming.topic_watches import TopicWatches
-from penstock.streaming.transport_set import TransportSet, TransportSlot
+from penstock.streaming.transport_set import TransportSet, TransportSlot, committed_offset
 from penstock.streaming.transport_statistics import TransportStatistics
 from penstock.system import System
 from penstock.transports.base import BATCH_RECORDS_MAX, Transport
@@ -93,7 +99,12 @@ class StreamingScalingManager:
             registry, checkpoints, self._limits.checkpoint_cache_entries_max, self._system
         )
         self._watches = TopicWatches(self.lag_pressure, look_seconds, self._system)
-        self._streams: set[EventStream] = set()
+        self._scaler = StreamScaler(self._config, self._system)
+        self._runs = StreamRuns(
+            self._transports, self._watches, self._scaler, self._encoder, self._system
+        )
+        self._watches.after_look = self._runs.act
+        self._streams: dict[EventStream, TopicWatch] = {}
         self._opened = self._closed = False
         self._transports.register(DEFAULT, transport, options)
 
@@ -125,6 +136,7 @@ class StreamingScalingManager:
         errors: list[Exception] = []
         steps: list[Callable[[], Any]] = [
             self._watches.close,
+            lambda: self._runs.stop(timeout),
             *(stream.close for stream in list(self._streams)),
             lambda: self._outbox.close(timeout),
             lambda: self._transports.close(timeout),
@@ -287,6 +299,7 @@ class StreamingScalingManager:
             partial(
                 slot.transport.subscribe, name, group, start=start, requires=requires, **options
             ),
+            partial(committed_offset, slot.transport, name, group),
             self._transports.checkpoints_of(slot),
             slot.meter,
             self.codec,
@@ -294,11 +307,51 @@ class StreamingScalingManager:
             auto_commit=auto_commit,
             records_max=records_max,
             system=self._system,
-            on_close=self._streams.discard,
+            on_close=lambda closed: self._streams.pop(closed, None),
         )
-        self._watches.watch(slot, name).groups.add(group)
-        self._streams.add(stream)
+        watch = self._watches.watch(slot, name)
+        watch.groups.add(group)
+        self._streams[stream] = watch
         return stream
+
+    def run(
+        self,
+        topic: str | type,
+        group: str,
+        handler: Handler | str,
+        *,
+        executor: Executor | str = Executor.TASK,
+        consumers: int = 1,
+        on_poison: OnPoison | None = None,
+        transport: str | None = None,
+        **options: Any,
+    ) -> StreamRun:
+        """Consumers that call a handler with each event; ``async with streams.run(...)``.
+
+        The scaler adds consumers when the group lags and takes them away again, between 1 and
+        ``max_consumers``, and changes the partitions of the topic by its rate. ``executor`` says
+        whether they are tasks or processes. A process imports the handler by its name, so it has to
+        be a function of a module, or ``"package.module:function"``; it opens the transport by its
+        URL. Options are the fields of ``RunOptions``.
+
+        A handler that raises is called again, ``attempts`` times in all. What fails for good goes
+        to ``on_poison`` or to ``dead_letter_topic``; without either it is parked, and comes again
+        after a restart.
+        """
+        self._check_open()
+        slot = self._transports.find(transport)
+        name = check_name("topic", self._encoder.topic_of(topic))
+        check_name("group", group)
+        options.setdefault("buffered_max", self._limits.buffered_records_max)
+        return self._runs.make(slot, name, group, handler, executor, consumers, on_poison, options)
+
+    def autoscale(self, topic: str | type, *, transport: str | None = None) -> None:
+        """Let the scaler change the partitions of a topic that has no run here."""
+        self._runs.scale(self._transports.find(transport), self._encoder.topic_of(topic))
+
+    def decisions(self, topic: str | None = None) -> tuple[ScalingRecord, ...]:
+        """What the scaler decided, why, and what came of it; of one topic or of all."""
+        return self._scaler.records(topic)
 
     # What every subsystem that scales has
 
@@ -312,6 +365,16 @@ class StreamingScalingManager:
         """The limits that are in force."""
         return self._limits
 
+    def reconfigure(self, config: ScalabilityConfig) -> None:
+        """Let the scaler go by another configuration; its maxima become the limits."""
+        self.reconfigure_limits(
+            self._limits.with_(
+                max_partitions=config.max_partitions, max_consumers=config.max_consumers
+            )
+        )
+        self._config = config
+        self._scaler.reconfigure(config)
+
     def reconfigure_limits(self, limits: StreamLimits) -> None:
         """Put other limits in force, at once. What was accepted is not lost by it.
 
@@ -321,6 +384,7 @@ class StreamingScalingManager:
         self._config, self._limits = _agreed(self._config, checked_limits(limits, StreamLimits))
         self.handler.capacity = limits.publish_queue_max
         self._outbox.resize(limits.publishes_in_flight_max)
+        self._scaler.reconfigure(self._config)
         self._transports.resize_cache(limits.checkpoint_cache_entries_max)
 
     @property
@@ -330,7 +394,13 @@ class StreamingScalingManager:
 
     def get_scaling_metrics(self) -> Mapping[str, Any]:
         """Partitions, consumers, throughput, lag and checkpoints, as of the last look."""
-        return scaling_metrics(self._watches, self._transports, self.handler, self._outbox)
+        return scaling_metrics(
+            self._watches, self._consumers_of, self._transports, self.handler, self._outbox
+        )
+
+    def _consumers_of(self, watch: TopicWatch) -> int:
+        streams = sum(own is watch for own in self._streams.values())
+        return streams + sum(run.consumers for run in self._runs.of(watch))
 
     def statistics(self) -> Mapping[str, TransportStatistics]:
         """What went over each transport: throughput, latency, errors."""

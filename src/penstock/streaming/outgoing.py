@@ -47,14 +47,14 @@ class Encoder:
     """
 
     def __init__(self, codec: MessageCodec, system: System) -> None:
-        self._codec = codec
+        self.codec = codec
         self._random = system.random
 
     def topic_of(self, topic: str | type) -> str:
         """The name of a topic, or that of a class, which is known to the codec from now on."""
         if isinstance(topic, str):
             return topic
-        self._codec.register(topic)
+        self.codec.register(topic)
         return marks_of(topic).topic
 
     def one(self, topic: Any, value: Any, key: Any, headers: Headers | None) -> Outgoing:
@@ -112,7 +112,7 @@ class Encoder:
     ) -> tuple[bytes | None, bytes | None, dict[str, bytes] | None]:
         if value is None or isinstance(value, _PLAIN):
             return _plain(value), key, headers
-        data = self._codec.encode(value)
+        data = self.codec.encode(value)
         kind: type = value.__class__
         read = key_reader(kind)
         if key is None and read is not None and (own := read(value)) is not None:

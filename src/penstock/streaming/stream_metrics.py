@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -17,6 +17,7 @@ MILLISECONDS = 1_000
 
 def scaling_metrics(
     watches: TopicWatches,
+    consumers_of: Callable[[TopicWatch], int],
     transports: TransportSet,
     handler: StreamingBackpressureHandler[PublishCall],
     outbox: Outbox,
@@ -25,6 +26,7 @@ def scaling_metrics(
     topics = {_place(watch, transports): _topic(watch) for watch in watches}
     return {
         "partitions": {name: topic["partitions"] for name, topic in topics.items()},
+        "consumers": {_place(watch, transports): consumers_of(watch) for watch in watches},
         "throughput": {name: topic["throughput"] for name, topic in topics.items()},
         "lag_records": {name: topic["lag_records"] for name, topic in topics.items()},
         "lag_seconds": {name: topic["lag_seconds"] for name, topic in topics.items()},

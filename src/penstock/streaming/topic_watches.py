@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any
 
 from penstock.bus.timers import PendingCall, Timers
 from penstock.errors import InvalidOption, LimitReached, PenstockError
@@ -37,8 +38,8 @@ class TopicWatches:
         self._timers = Timers(system.clock)
         self._watches: dict[tuple[str, str], TopicWatch] = {}
         self._next: PendingCall | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._one_at_a_time = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._looking, self._acting = asyncio.Lock(), asyncio.Lock()
         self._closed = False
         self.after_look: AfterLook | None = None
 
@@ -61,9 +62,13 @@ class TopicWatches:
             self._next = self._timers.call_after(self._seconds, self._due)
 
     async def look(self) -> None:
-        """Look at all topics now. Raises the first error, after looking at all."""
+        """Look at all topics now, and act. Raises the first error, after looking at all."""
+        await self._look_at_all()
+        await self._act()
+
+    async def _look_at_all(self) -> None:
         errors: list[PenstockError] = []
-        async with self._one_at_a_time:
+        async with self._looking:
             for watch in self:
                 if watch.slot.opened:
                     try:
@@ -72,32 +77,48 @@ class TopicWatches:
                         errors.append(error)
                     else:
                         self._press(watch)
-            if self.after_look is not None:
-                await self.after_look()
         if errors:
             raise errors[0]
+
+    async def _act(self) -> None:
+        async with self._acting:
+            if self.after_look is not None:
+                await self.after_look()
 
     async def close(self) -> None:
         """Look no more."""
         self._closed = True
         if self._next is not None:
             self._next.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _press(self, watch: TopicWatch) -> None:
         if self._pressure.is_limited(watch.topic):
             self._pressure.note(watch.topic, watch.group_lags())
 
     def _due(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._look_by_itself())
+        self._start(self._look_by_itself())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _look_by_itself(self) -> None:
         try:
-            await self.look()
+            await self._look_at_all()
         except Exception:
             logger.exception("cannot look at the topics")
         finally:
-            self._task = None
             self.begin()
+        if not self._acting.locked():
+            # On its own: consumers that stop slowly must not keep producers from being told.
+            self._start(self._act_by_itself())
+
+    async def _act_by_itself(self) -> None:
+        try:
+            await self._act()
+        except Exception:
+            logger.exception("cannot scale")

@@ -15,6 +15,8 @@ from penstock.system import System
 from penstock.transports.base import Transport
 from penstock.transports.registry import TransportRegistry, shared_registry
 
+NOWHERE = 1 << 62
+
 
 @dataclass(slots=True, eq=False)
 class TransportSlot:
@@ -128,3 +130,11 @@ class TransportSet:
             slot.opened = False
         if errors:
             raise errors[0]
+
+
+async def committed_offset(transport: Transport, topic: str, group: str, partition: int) -> int:
+    """The offset that a group has committed of a partition; of what is not there, far away."""
+    if not transport.capabilities.lag:
+        return NOWHERE
+    found = await transport.lag(topic, group)
+    return next((one.committed for one in found if one.partition == partition), NOWHERE)
