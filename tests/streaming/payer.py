@@ -44,6 +44,8 @@ class Orders:
     """Send nothing; end when everything is booked."""
     dsn: str = ""
     """Of a PostgreSQL server; empty: SQLite."""
+    hesitates: float = 0.0
+    """Seconds that it waits with a batch in its hands: the time to become a zombie."""
 
 
 class Points:
@@ -153,6 +155,8 @@ async def book_batch(
     batch: CheckpointedBatch, connection: Any, orders: Orders, point: Points
 ) -> None:
     point("batch")
+    if orders.hesitates:
+        await asyncio.sleep(orders.hesitates)
     async with transaction(connection, orders):
         for record in batch:
             await execute(

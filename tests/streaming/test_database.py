@@ -9,6 +9,8 @@ from penstock.errors import Fenced, InvalidName, NotSupported, OffsetOutOfRange,
 from penstock.log.records import Record
 from penstock.streaming import DatabaseCheckpoints, exactly_once
 from penstock.streaming.database_connection import is_idle, run
+from penstock.system import System
+from penstock.testing import VirtualClock
 from penstock.transports import EmbeddedTransport, MemberAssignment, StreamBatch
 from tests.streaming.database_world import (
     POSTGRES_KINDS,
@@ -319,12 +321,36 @@ async def test_a_rebalance_while_it_waits_is_seen_before_the_batch_is_used(plain
     assert (batch.partition, batch.records[0].offset) == (0, 6)
 
 
-async def test_a_zombie_cannot_claim_what_a_newer_generation_has(plain, checkpoints):
+async def turns(task):
+    for _ in range(20):
+        await asyncio.sleep(0)
+    return task.done()
+
+
+async def test_a_zombie_waits_until_it_hears_of_its_group(plain, checkpoints):
+    """It neither claims what a newer generation has nor keeps the loop busy meanwhile."""
     await checkpoints.create(plain)
-    consumer = Scripted(0)
+    clock, consumer = VirtualClock(), Scripted(0, 1)
     await checkpoints.claim(plain, "orders", 0, start=0, generation=2)
+    loop = exactly_once(consumer, checkpoints, plain, system=System(clock=clock))
+    waiting = asyncio.ensure_future(anext(loop))
+    assert not await turns(waiting)
+    consumer.give(1)
+    clock.advance(1)
+    assert await turns(waiting)
+    assert (await waiting).partition == 1
+
+
+async def test_a_zombie_that_never_hears_of_its_group_is_fenced(plain, checkpoints):
+    await checkpoints.create(plain)
+    clock = VirtualClock()
+    await checkpoints.claim(plain, "orders", 0, start=0, generation=2)
+    loop = exactly_once(Scripted(0), checkpoints, plain, system=System(clock=clock))
+    waiting = asyncio.ensure_future(anext(loop))
+    assert not await turns(waiting)
+    clock.advance(31)
     with pytest.raises(Fenced):
-        await anext(exactly_once(consumer, checkpoints, plain))
+        await waiting
 
 
 async def test_a_rebalance_between_batch_and_save_fences(plain, checkpoints):

@@ -114,7 +114,8 @@ class TestGroupsOfProcesses:
 
     def run(self, request, folder, rounds, dsn=""):
         def target(role, number, seed):
-            return payer.run_alone, (payer.Orders(str(folder), seed, number, dsn=dsn),)
+            orders = payer.Orders(str(folder), seed, number, dsn=dsn, hesitates=0.02)
+            return payer.run_alone, (orders,)
 
         havoc = Havoc(seed_of(request), ["booker"] * 3, target, 3 * payer.LEASE_SECONDS)
         havoc.run(rounds)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
+from penstock.bus.timers import Timers
 from penstock.errors import DeadlineExceeded, Fenced, UsageError
 from penstock.log.records import Record
 from penstock.log.subscription import BATCH_RECORDS_MAX, RecordBatch
@@ -14,6 +15,9 @@ from penstock.streaming.database_connection import at_once, roll_back
 from penstock.system import System
 
 FOLLOW_SECONDS = 1.0
+PATIENCE_SECONDS = 30.0
+"""How long a consumer may take to hear that its group has gone on without it."""
+LOOK_SECONDS = 0.02
 
 
 class Assigned(Protocol):
@@ -109,6 +113,7 @@ class ExactlyOnce(AsyncIterator[CheckpointedBatch]):
         self._records_max = records_max
         self._follow_seconds = follow_seconds
         self._clock = system.clock
+        self._timers = Timers(system.clock)
         self._has: Assigned | None = None
         """What the claims are of."""
         self._claims: dict[int, DatabaseClaim] = {}
@@ -157,6 +162,16 @@ class ExactlyOnce(AsyncIterator[CheckpointedBatch]):
     async def _claim_all(self) -> None:
         """Take over what the consumer has now, and go to where the database is."""
         has = self._consumer.assignment()
+        try:
+            claims = await self._claim(has.generation)
+        except Fenced:
+            # The group has gone on, and the consumer has not heard of it yet.
+            if not await self._hears_of_another(has):
+                raise
+        else:
+            self._claims, self._has, self._ahead = claims, has, {}
+
+    async def _claim(self, generation: int) -> dict[int, DatabaseClaim]:
         claims = {}
         for partition, position in self._consumer.positions().items():
             claim = await self._checkpoints.claim(
@@ -164,12 +179,21 @@ class ExactlyOnce(AsyncIterator[CheckpointedBatch]):
                 self._consumer.topic,
                 partition,
                 start=position,
-                generation=has.generation,
+                generation=generation,
             )
             if claim.next_offset != position:
                 await self._consumer.seek(claim.next_offset, partition=partition)
             claims[partition] = claim
-        self._claims, self._has, self._ahead = claims, has, {}
+        return claims
+
+    async def _hears_of_another(self, has: Assigned) -> bool:
+        """Wait until the consumer has another assignment; False when its time is up."""
+        until = self._clock.monotonic() + PATIENCE_SECONDS
+        while self._consumer.assignment() == has:
+            if self._clock.monotonic() >= until:
+                return False
+            await self._timers.sleep(LOOK_SECONDS)
+        return True
 
     async def _see_saved(self) -> None:
         """Look into the database: the batch that was delivered has to be there."""
@@ -216,7 +240,8 @@ def exactly_once(
                 await batch.save(connection)
 
     The database is the truth: after a start and after a rebalance the consumer goes to where the
-    database is. ``connection`` is used between the batches, so no transaction may be open on it
+    database is. Raises Fenced when a newer generation of the group has claimed a partition, and the
+    consumer does not hear of a new assignment for half a minute. ``connection`` is used between the batches, so no transaction may be open on it
     then; effects may go through it or through another one. A batch that was not saved raises
     UsageError when the next one is asked for. The group's offset in the log follows, every
     ``follow_seconds`` and when there is nothing to do, and serves the lag and retention alone.
