@@ -12,6 +12,7 @@ from pathlib import Path
 
 from penstock.log.codec import Codec
 from penstock.log.columns import Columns
+from penstock.log.epoch_change import change_partitions
 from penstock.log.frame import Draft, draft
 from penstock.log.index import Index, IndexRow
 from penstock.log.names import PartitionKeys
@@ -40,6 +41,8 @@ BATCHES = [
     ),
     Columns([b"sparse", b"offsets"], deltas=[0, 1]),
 ]
+EPOCH_KEYS = {2: [b"g", b"f"], 3: [b"g", b"a", b"f"]}
+"""Partition count → a key of each partition."""
 CODEC_BATCHES = {
     codec: Columns([b"compressed with %s " % codec.name.encode() * 9] * 4, [b"k"] * 4)
     for codec in Codec
@@ -89,10 +92,31 @@ def codecs_log() -> dict[str, bytes]:
     return _files(system.files)
 
 
+def epochs_log() -> dict[str, bytes]:
+    """A topic of two partitions that gets a third one: heads with an epoch, sealed segments."""
+    system = simulated_system(2_028)
+    store = DirectoryStore(ROOT, system=system)
+    topic = TopicFile(store, KEYS.topic)
+    topic.create(TopicConfig(partitions=2), system.clock.time_ms())
+    keys = [PartitionKeys(KEYS.topic, number) for number in range(3)]
+    logs = [PartitionLog(store, one, system=system) for one in keys]
+    for epoch, count in enumerate((2, 3)):
+        if epoch:
+            change_partitions(topic, count, logs.__getitem__, lambda _: 0, system.clock.time_ms())
+        for number in range(count):
+            system.clock.advance(0.5)
+            columns = Columns([b"%d in %d" % (number, epoch)], [EPOCH_KEYS[count][number]])
+            logs[number].append([_draft(columns)], sync=True, epoch=epoch)
+    for log in logs:
+        log.close()
+    return _files(system.files)
+
+
 def golden() -> dict[str, bytes]:
     """Every golden file by its path below the version's folder."""
     files = {f"columns/{path}": content for path, content in columns_log().items()}
     files |= {f"codecs/{path}": content for path, content in codecs_log().items()}
+    files |= {f"epochs/{path}": content for path, content in epochs_log().items()}
     files["rows.index"] = Index(INDEX).pack()
     files["plain.log"] = b"".join(
         len(payload).to_bytes(4, "little") + payload + time.to_bytes(8, "little", signed=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from penstock import WalMessageQueue
 from penstock.log.codec import Codec
 from penstock.log.frame import (
     ENTRY_BYTES_MAX,
@@ -35,7 +36,16 @@ from penstock.log.slots import PAYLOAD_BYTES_MAX, SLOT_BYTES
 from penstock.log.topic import TopicFile
 from penstock.stores.memory import MemoryStore
 from penstock.testing.clock import START_MS
-from tests.golden.generate import BATCHES, CODEC_BATCHES, FOLDER, INDEX, KEYS, PLAIN, golden
+from tests.golden.generate import (
+    BATCHES,
+    CODEC_BATCHES,
+    EPOCH_KEYS,
+    FOLDER,
+    INDEX,
+    KEYS,
+    PLAIN,
+    golden,
+)
 from tests.log.strategies import read_records, records_of, values_draft
 
 STORED = {
@@ -98,6 +108,24 @@ def test_the_stored_log_has_every_kind_of_entry_and_column():
                 assert end.size == found[-1].position
     assert kinds == {KIND_START, KIND_RECORDS, KIND_END}
     assert flags == {0, 1, 2, 4, 8, 11}
+
+
+async def test_the_stored_log_of_two_epochs_is_read_in_the_order_of_its_keys():
+    async with WalMessageQueue(store_of("epochs"), maintenance_interval=None) as queue:
+        state = await queue.create_topic("orders")
+        assert [(one.epoch, one.partitions, one.starts) for one in state.epochs] == [
+            (0, 2, ()),
+            (1, 3, (1, 1, 0)),
+        ]
+        records = [(record.key, record.value) async for record in queue.replay("orders")]
+        assert records == [
+            (key, b"%d in %d" % (number, epoch))
+            for epoch, count in enumerate((2, 3))
+            for number, key in enumerate(EPOCH_KEYS[count])
+        ]
+        for key in EPOCH_KEYS[3]:
+            done = await queue.publish("orders", b"more", key=key)
+            assert done.partition == EPOCH_KEYS[3].index(key)
 
 
 @pytest.mark.parametrize("codec", Codec)

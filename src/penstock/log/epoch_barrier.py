@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from penstock.log.epoch import Epochs
 
@@ -27,7 +27,7 @@ class EpochBarrier:
 
     def follow(self, epochs: Epochs) -> None:
         """The topic has these epochs now."""
-        if epochs != self._epochs:
+        if epochs is not self._epochs:
             self._epochs = epochs
             self._at = 0
 
@@ -39,17 +39,16 @@ class EpochBarrier:
         """Where the epoch ends in a partition; None when it is the last one."""
         return None if self.is_last else self._epochs[self._at + 1].start(partition)
 
-    def left(self, partitions: Iterable[int], consumed: Consumed) -> list[int]:
+    def left(self, partitions: Sequence[int], consumed: Consumed) -> list[int]:
         """The partitions that are not consumed to the end of the epoch."""
         if self.is_last:
             return []
         following = self._epochs[self._at + 1]
         return [one for one in partitions if consumed(one) < following.start(one)]
 
-    def advance(self, partitions: Iterable[int], consumed: Consumed) -> bool:
+    def advance(self, partitions: Sequence[int], consumed: Consumed) -> bool:
         """Pass all epochs that are consumed; whether there was one."""
         before = self._at
-        numbers = list(partitions)
-        while not self.is_last and not self.left(numbers, consumed):
+        while not self.is_last and not self.left(partitions, consumed):
             self._at += 1
         return self._at > before

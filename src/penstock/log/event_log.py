@@ -121,4 +121,4 @@ def _suits(state: TopicState) -> bool:
         and config.batch_records_max >= SETTINGS.batch_records_max
         and config.buffer_bytes_max >= SETTINGS.batch_bytes_max
     )
-    return state.partitions == 1 and not config.compact_keys and whole
+    return state.partitions_all == 1 and not config.compact_keys and whole

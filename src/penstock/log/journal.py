@@ -218,7 +218,7 @@ def _is_journal(state: TopicState) -> bool:
         config.batch_records_max >= CHANGE_KEYS_MAX
     )
     kept = unlimited and not config.retention.acknowledged and config.compact_keys
-    return state.partitions == 1 and kept and whole
+    return state.partitions_all == 1 and kept and whole
 
 
 def check_change(name: str, changes: Mapping[str, bytes | None]) -> None:

@@ -69,10 +69,11 @@ class Membership:
             if not self.held:
                 stack.push(self._claim_name())
                 self._check_members()
-            if self._name in self._file.read().subscribers:
+            known = self._file.read().subscribers.get(self._name)
+            if known is not None:
                 self._file.remove_subscriber(self._name)
-            for log in self.topic.logs:
-                self._file_of(log.keys.partition).delete()
+            for number in {*range(len(self.topic.logs)), *(known or ())}:
+                self._file_of(number).delete()
 
     def seek(self, places: list[Place], to: Position) -> list[int]:
         """Set the offsets, durably; the places themselves move on the event loop."""

@@ -18,6 +18,7 @@ from penstock.log.names import check_name
 from penstock.log.open_topic import OpenTopic
 from penstock.log.places import Place, Position, check_one_partition
 from penstock.log.records import Record
+from penstock.log.topic import TopicState
 
 BATCH_RECORDS_MAX = 10_000
 LOOK_SECONDS = 0.05
@@ -65,6 +66,8 @@ class Subscription:
         self._at_hand: Iterator[Record] = iter(())
         """Read and not delivered yet."""
         self._current: Record | None = None
+        self._followed: TopicState | None = None
+        """Whose partitions and epochs are in use."""
         self._barrier = EpochBarrier()
         self._consumed_elsewhere: Mapping[int, int] = {}
         """What other members of the group have consumed, as far as it keeps an epoch shut."""
@@ -416,15 +419,19 @@ class Subscription:
     async def _follow_epochs(self) -> None:
         """Take over a change of the partition count, by whomever."""
         topic = self._topic
+        if topic.state is self._followed and not topic.behind:
+            return
         if topic.behind:
             await asyncio.to_thread(self._call, topic.catch_up)
-        if len(self._places) < topic.state.partitions_all:
+        followed = topic.state
+        if len(self._places) < followed.partitions_all:
             new = await asyncio.to_thread(self._call, self._membership.new_places)
             # No await from here on: of several who looked, one adds them.
             new = [place for place in new if place.number >= len(self._places)]
             self._places.extend(new)
             self._grew(new)
-        self._barrier.follow(topic.state.epochs)
+        self._barrier.follow(followed.epochs)
+        self._followed = followed
 
     def _grew(self, places: Sequence[Place]) -> None:
         """There are more partitions now."""

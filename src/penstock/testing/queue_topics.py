@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import string
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import FsyncPolicy, Retention, TopicConfig
+from penstock import FsyncPolicy, Record, Retention, TopicConfig
 from penstock.errors import (
     InvalidName,
     InvalidOption,
@@ -25,6 +26,7 @@ from penstock.testing.queue_fixtures import (
     QueueFixtures,
     everything,
     numbered,
+    records_of,
     values_of,
 )
 
@@ -272,3 +274,30 @@ class TopicConformance(QueueFixtures):
                 await reader.create_topic("new")
             await reader.flush()
             assert {key: reader.store.read(key) for key in reader.store.list()} == before
+
+    async def test_the_partition_count_changes_and_the_order_per_key_stays(
+        self, make_queue: MakeQueue
+    ) -> None:
+        async with make_queue() as queue:
+            await queue.create_topic("orders", TopicConfig(partitions=2))
+            async with queue.subscribe("orders", "billing") as subscription:
+                for place, count in enumerate((4, 1, 3)):
+                    values = numbered(30, 30 * place)
+                    await queue.publish_many("orders", values, keys=[one[-1:] for one in values])
+                    assert (await queue.repartition("orders", count)).partitions == count
+                check_keys(await records_of(subscription, 90))
+                await subscription.commit()
+        async with make_queue() as queue:
+            await queue.publish_many("orders", numbered(30, 90), keys=[b"0"] * 30)
+            check_keys(await everything(queue, "orders"))
+            async with queue.subscribe("orders", "billing") as subscription:
+                assert await values_of(subscription, 30) == numbered(30, 90)
+
+
+def check_keys(records: Sequence[Record]) -> None:
+    """The numbers of each key rise."""
+    last: dict[bytes | None, int] = {}
+    for record in records:
+        number = int(record.value or b"")
+        assert last.get(record.key, -1) < number
+        last[record.key] = number
