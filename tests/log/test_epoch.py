@@ -36,12 +36,14 @@ def test_an_epoch_without_records_is_replaced():
 
 def test_partitions_that_get_no_more_records_still_count():
     assert [partitions_of_all(one) for one in (FIRST, GROWN, SHRUNK)] == [2, 3, 3]
+    assert partitions_of_all(SHRUNK[2:]) == 3
 
 
 def test_the_first_offset_is_that_of_the_first_epoch_with_the_partition():
     later = (Epoch(4, 1, 0, (9, 8, 4)), Epoch(5, 3, 0, (12, 8, 4)))
     assert [first_offset(later, number) for number in range(4)] == [9, 8, 4, 0]
     assert [first_offset(SHRUNK, number) for number in range(3)] == [0, 0, 0]
+    assert [first_offset(SHRUNK[2:], number) for number in range(3)] == [9, 8, 4]
 
 
 def test_epochs_are_forgotten_when_all_their_records_are_gone():

@@ -272,7 +272,7 @@ async def test_retention_removes_old_epochs_to_the_last_record_and_they_are_forg
         assert check_order([record async for record in queue.replay(TOPIC)]) == list(range(40, 60))
         state = await queue.repartition(TOPIC, 1)
         assert [one.epoch for one in state.epochs] == [2, 3]
-        assert state.partitions_all == 3
+        assert state.partitions_all == 4
     async with WalMessageQueue(tmp_path, system=system, maintenance_interval=None) as queue:
         assert check_order([record async for record in queue.replay(TOPIC)]) == list(range(40, 60))
         await queue.repartition(TOPIC, 4)

@@ -35,14 +35,18 @@ Epochs = tuple[Epoch, ...]
 
 
 def partitions_of_all(epochs: Epochs) -> int:
-    """How many partitions may have records, those included that get no more."""
-    return max(one.partitions for one in epochs)
+    """How many partitions there are, those included that get no more records.
+
+    It never falls: members of a group that see the change early and late agree on the numbers.
+    """
+    return max(max(one.partitions, len(one.starts)) for one in epochs)
 
 
 def first_offset(epochs: Epochs, partition: int) -> int:
     """Where the records of a partition begin, as far as the epochs are remembered."""
     having = (one.start(partition) for one in epochs if partition < one.partitions)
-    return next(having, 0)
+    # In one that no epoch has any more, everything is gone.
+    return next(having, epochs[-1].start(partition))
 
 
 def followed_by(epochs: Epochs, partitions: int, ends: Sequence[int], now_ms: int) -> Epochs:

@@ -162,6 +162,7 @@ class OpenTopic:
 
     def _grow(self, count: int) -> None:
         first = len(self.logs)
+        self.writer.grow(count)
         for number in range(first, count):
             log = self._log(number)
             if not self.around.read_only:

@@ -175,7 +175,7 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def partitions_all(self) -> int:
-        """How many partitions may have records; those count that get no more."""
+        """How many partitions there are; those count that get no more records. It never falls."""
         return partitions_of_all(self.epochs)
 
     @property

@@ -66,10 +66,7 @@ class TopicWriter:
         partitions: int | None = None,
         catch_up: Job | None = None,
     ) -> None:
-        """Records go to the first ``partitions`` of the logs, to all unless told otherwise.
-
-        ``catch_up`` calls ``reroute`` when the topic has another epoch than this one.
-        """
+        # Records go to the first of the logs; catch_up calls reroute when the epoch is over.
         self.topic = topic
         self.config = config
         self._logs = logs
@@ -361,9 +358,12 @@ class TopicWriter:
             self._unsynced[partition] = 0
             self._unsynced_because.pop(partition, None)
 
+    def grow(self, count: int) -> None:
+        """Get ready for more partitions, before they are among the logs."""
+        self._unsynced += [0] * (count - len(self._unsynced))
+
     def reroute(self, epoch: int, partitions: int) -> None:
         """Send records to other partitions from the next batch on; from any thread."""
-        self._unsynced += [0] * (len(self._logs) - len(self._unsynced))
         self._routing = Routing(epoch, partitions, self._system)
 
     def _commit_batches(self, batches: Sequence[Batch]) -> None:
