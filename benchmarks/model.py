@@ -214,6 +214,8 @@ POINTS = {
     "batch-100": "in batches of 100",
     "slow-handler": "the handler waits a millisecond",
     "watched": "what watching adds",
+    "micro-batches": "a stream, micro-batch by micro-batch",
+    "table": "a batch query",
     "manual-commit": "each batch is committed, durably, before the next one",
     "auto-commit": "committed ten times a second",
     "hand-over": "until everybody has their share",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks import bus, scale, streaming, targets, workloads
+from benchmarks import bus, scale, spark, streaming, targets, workloads
 from benchmarks.bus.targets import TARGETS as BUS_TARGETS
 from benchmarks.model import Workload
 from benchmarks.scale.targets import TARGETS as SCALE_TARGETS
+from benchmarks.spark.targets import TARGETS as SPARK_TARGETS
 from benchmarks.streaming.targets import TARGETS as STREAMING_TARGETS
 from benchmarks.targets import Target
 
@@ -123,6 +124,22 @@ SUITES = {
             how=(
                 "- Everything goes through `EmbeddedTransport`, as a service does it: a log in a directory,",
                 "  every record durable when its call returns, groups that any process may join.",
+            ),
+            on_disk=True,
+        ),
+        Suite(
+            "spark",
+            spark.WORKLOADS,
+            SPARK_TARGETS,
+            ("penstock", "pyspark", "pyarrow"),
+            profiled=(),
+            about_targets="The median is judged.",
+            explained="penstock",
+            how=(
+                '- “penstock” is `format("penstock")`, as Spark finds it, in a session of `spark_session()`; the',
+                "  Parquet source runs in the same session.",
+                "- A stream is read in eight micro-batches, the first two of which are not counted. The rate",
+                "  is that of a whole micro-batch, from its trigger to its commit.",
             ),
             on_disk=True,
         ),
