@@ -115,7 +115,7 @@ async def send(transport: EmbeddedTransport, orders: Orders, point: Points) -> N
             keys=[chance.choice(ACCOUNTS) for _ in range(count)],
         )
         point("sent")
-        await asyncio.sleep(chance.uniform(0, 0.003))
+        await asyncio.sleep(chance.uniform(0, 0.003) + 2 * orders.hesitates)
 
 
 @asynccontextmanager
@@ -141,7 +141,11 @@ async def book(
     async with transport.subscribe(TOPIC, GROUP, **options) as consumer:
         while True:
             loop = exactly_once(
-                consumer, checkpoints, connection, records_max=7, follow_seconds=0.005
+                consumer,
+                checkpoints,
+                connection,
+                records_max=1_000 if orders.finish else 7,
+                follow_seconds=0.005,
             )
             try:
                 while not (orders.finish and await is_done(transport, connection)):
