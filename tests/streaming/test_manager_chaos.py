@@ -1,0 +1,129 @@
+"""Members that come, go, are cancelled and are slow: nothing is lost, and keys keep their order."""
+
+import asyncio
+import random
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+
+from penstock.streaming import StreamingScalingManager
+
+WAIT_SECONDS = 60
+KEYS = 8
+
+
+class Chaos:
+    """A topic, publishers, and members of one group that do as the dice say."""
+
+    def __init__(self, streams, seed, *, repartition):
+        self.streams = streams
+        self.chance = random.Random(seed)
+        self.repartition = repartition
+        self.published: Counter[bytes] = Counter()
+        self.seen: list[tuple[bytes, int]] = []
+        self.last_of: dict[bytes, int] = {}
+        self.back: Counter[bytes] = Counter()
+        self.done = asyncio.Event()
+
+    async def publish(self, rounds):
+        for _ in range(rounds):
+            keys = [b"%d" % self.chance.randrange(KEYS) for _ in range(self.chance.randint(1, 30))]
+            values = []
+            for key in keys:
+                values.append(b"%d" % self.published[key])
+                self.published[key] += 1
+            await self.streams.publish_many("orders", values, keys=keys)
+            if self.repartition and self.chance.random() < 0.04:
+                count = self.chance.randint(1, 6)
+                await self.streams.transport().repartition("orders", count)
+            await asyncio.sleep(0.002)
+
+    async def member(self):
+        """Read for a while, as one of the ways to read, and leave, or be cancelled."""
+        while not self.done.is_set():
+            life = self.chance.uniform(0.01, 0.3)
+            way = self.chance.choice([self.by_event, self.by_batch, self.by_hand])
+            with suppress(TimeoutError):
+                async with asyncio.timeout(life):
+                    await way()
+
+    async def by_event(self):
+        options = {"records_max": self.chance.choice([1, 7, 1000])}
+        async with self.streams.subscribe("orders", "billing", **options) as events:
+            async for event in events:
+                if self.chance.random() < 0.2:
+                    await asyncio.sleep(0.001)
+                self.note(event.key, event.value)
+
+    async def by_batch(self):
+        async with self.streams.subscribe("orders", "billing") as events:
+            async for batch in events.batches():
+                if self.chance.random() < 0.2:
+                    await asyncio.sleep(0.001)
+                for record in batch:
+                    self.note(record.key, record.value)
+
+    async def by_hand(self):
+        async with self.streams.subscribe("orders", "billing", auto_commit=None) as events:
+            async for event in events:
+                self.note(event.key, event.value)
+                if self.chance.random() < 0.3:
+                    await event.commit()
+
+    def note(self, key, value):
+        self.seen.append((key, int(value)))
+
+    @property
+    def is_complete(self):
+        wanted = {(key, number) for key, count in self.published.items() for number in range(count)}
+        return wanted <= set(self.seen)
+
+    def assert_order(self):
+        """A record is never seen for the first time before one of its key that was published first."""
+        first: dict[bytes, int] = {}
+        met: set[tuple[bytes, int]] = set()
+        for key, number in self.seen:
+            if (key, number) not in met:
+                met.add((key, number))
+                assert number == first.get(key, 0), f"{key!r}: {number} before {first.get(key, 0)}"
+                first[key] = number + 1
+
+
+async def chaos(seed, *, rounds, members, repartition=False):
+    async with StreamingScalingManager(look_seconds=1_000) as streams:
+        await streams.create_topic("orders", partitions=4)
+        world = Chaos(streams, seed, repartition=repartition)
+        running = [asyncio.ensure_future(world.member()) for _ in range(members)]
+        await world.publish(rounds)
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not world.is_complete:
+                await asyncio.sleep(0.01)
+        world.done.set()
+        await asyncio.gather(*running)
+        world.assert_order()
+        # Who comes last finds what was not committed, and with that everything is.
+        async with streams.subscribe("orders", "billing") as events:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    async for event in events:
+                        event.ack()
+        lag = await streams.transport().lag("orders", "billing")
+        assert sum(one.records for one in lag) == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_members_come_and_go_and_nothing_is_lost(seed):
+    await chaos(seed, rounds=40, members=3)
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_members_come_and_go_while_the_partitions_change(seed):
+    await chaos(seed, rounds=40, members=3, repartition=True)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(100, 200))
+async def test_members_come_and_go_for_a_long_time(seed):
+    await chaos(seed, rounds=150, members=4, repartition=seed % 2 == 0)
