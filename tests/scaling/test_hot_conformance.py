@@ -4,19 +4,23 @@ The ring is full after one event: most go to the queue behind it, and come back 
 """
 
 import asyncio
+from random import Random
+from threading import Thread
 
 import pytest
 
 from penstock.bus.bus import MessageBus
 from penstock.bus.intake import QueueOptions
 from penstock.bus.queue import Overflow
-from penstock.errors import BufferFull, Closed, DeadlineExceeded
-from penstock.messages import Envelope, Priority
+from penstock.errors import BufferFull, Closed, DeadlineExceeded, LoadShed
+from penstock.messages import Envelope, Priority, marks_of, topic
 from penstock.resilience.bus import ResilientMessageBus
 from penstock.scaling.bus import ScalableMessageBus
 from penstock.testing import BusConformance
 from penstock.testing.bus_fixtures import BusFixtures, Gate, Ping
 from penstock.testing.clock import until_idle
+
+TOPIC = marks_of(Ping).topic
 
 
 class Everything(set[str]):
@@ -26,8 +30,15 @@ class Everything(set[str]):
         return True
 
 
+class Hot(ScalableMessageBus):
+    """Ends with a failing test, whose handlers may wait for ever."""
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.stop(drain=exc_info[0] is None)
+
+
 def all_hot(inner, ring_capacity=1):
-    bus = ScalableMessageBus(inner, backpressure=False, ring_capacity=ring_capacity)
+    bus = Hot(inner, backpressure=False, ring_capacity=ring_capacity)
     bus.lanes._hot_topics = Everything()
     return bus
 
@@ -64,10 +75,28 @@ class HotConformance(BusConformance):
     """The suite without what is different on the hot path."""
 
 
-for names in DIFFERENT.values():
+class RoomyConformance(HotConformance):
+    """The suite without what a roomy ring takes that a queue of a few events would not."""
+
+
+def leave_out(suite, names):
     for name in names:
         assert hasattr(BusConformance, name), name
-        setattr(HotConformance, name, None)  # pytest passes it by
+        setattr(suite, name, None)  # pytest passes it by
+
+
+for different in DIFFERENT.values():
+    leave_out(HotConformance, different)
+leave_out(  # the ring of 64 holds more than these count on
+    RoomyConformance,
+    (
+        "test_a_slow_batch_slows_its_publishers",
+        "test_adaptive_rate_limit_slows_the_producer_to_the_rate_of_the_consumer",
+        "test_publish_waits_for_room_and_keeps_the_order",
+    ),
+)
+# What a handler sets in its context lasts for the messages of a turn.
+leave_out(RoomyConformance, ("test_context_does_not_leak_from_one_message_to_the_next",))
 
 
 @pytest.mark.acceptance(15, 18, 40)
@@ -82,6 +111,15 @@ class TestHotResilientMessageBus(HotConformance):
     @pytest.fixture
     def make_bus(self):
         return lambda **options: all_hot(ResilientMessageBus(**options))
+
+
+@pytest.mark.acceptance(15, 18, 40)
+class TestRoomyHotMessageBus(RoomyConformance):
+    """With a ring that is open most of the time, so that events go straight in."""
+
+    @pytest.fixture
+    def make_bus(self):
+        return lambda **options: all_hot(MessageBus(**options), ring_capacity=64)
 
 
 class TestOnTheRing(BusFixtures):
@@ -313,3 +351,124 @@ async def test_events_of_a_ring_do_not_follow_from_each_other():
         await bus.settle()
     assert [one.message.number for one in envelopes] == [0, 2, 3]  # 1 needed no envelope
     assert [one.causation_id for one in envelopes] == [None, None, None]
+
+
+@pytest.mark.parametrize("ring", [1, 2, 8, 64])
+@pytest.mark.parametrize("seed", range(6))
+async def test_whatever_happens_each_event_is_handled_once_and_in_order(ring, seed):
+    """Bursts and pauses, headers, failures, handlers that come and go, a thread, moves of the topic."""
+    random = Random(seed)
+    seen: list[int] = []
+    inner = MessageBus(queue=QueueOptions(capacity=20))
+    async with ScalableMessageBus(
+        inner, hot_topics=[TOPIC], ring_capacity=ring, backpressure=False
+    ) as bus:
+
+        def handle(event: Ping) -> object:
+            seen.append(event.number)
+            if event.number % 7 == 3:
+                raise ValueError(event)
+            return asyncio.sleep(0) if event.number % 5 == 2 else None
+
+        handler = bus.subscribe(Ping, handle)
+        for number in range(600):
+            await one_more(bus, number, random)
+            if random.random() < 0.02:
+                bus.subscribe(Ping, lambda event: None, where=lambda envelope: False).close()
+            if random.random() < 0.02:
+                handler.close()
+                handler = bus.subscribe(Ping, handle, concurrency=1)
+            if random.random() < 0.01:
+                bus.set_hot(Ping, hot=random.random() < 0.7)
+        await bus.settle()
+        figures = bus.statistics()
+    assert seen == list(range(600))
+    assert (figures.events_published, figures.events_unsettled) == (600, 0)
+    failed = sum(number % 7 == 3 for number in range(600))
+    assert (figures.events_failed, figures.events_processed) == (failed, 600 - failed)
+
+
+async def one_more(bus, number, random):
+    way = random.random()
+    if way < 0.1:
+        await bus.publish(Ping(number), headers={"a": "b"})
+    elif way < 0.12:
+        await bus.settle()  # so that what the thread publishes is in its place
+        await asyncio.to_thread(bus.publish_nowait, Ping(number))
+        await bus.settle()
+    elif way < 0.15:
+        await bus.publish_and_wait(Ping(number))
+    elif way < 0.2:
+        await asyncio.sleep(0)
+        await bus.publish(Ping(number))
+    else:
+        try:
+            bus.publish_nowait(Ping(number))
+        except BufferFull:
+            await bus.settle()
+            bus.publish_nowait(Ping(number))
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+async def test_the_pressure_is_seen_in_time_though_the_ring_is_open(classes):
+    kinds = [
+        topic(f"open.{number}")(type(f"Open{number}", (Ping,), {})) for number in range(classes)
+    ]
+    inner = MessageBus(queue=QueueOptions(capacity=96))
+    bus = ScalableMessageBus(
+        inner, hot_topics=[f"open.{number}" for number in range(classes)], ring_capacity=4_000
+    )
+    async with bus:
+        for kind in kinds:
+            bus.subscribe(kind, lambda event: None)
+        published = publish_until_refused(bus, kinds)
+        room = classes * (4_096 + 96)
+        assert 0.95 * room <= published <= 0.95 * room + 2 * room / 128
+        await bus.settle()
+        assert bus.statistics().events_processed == published
+
+
+def publish_until_refused(bus, kinds):
+    for published in range(1 << 20):
+        try:
+            bus.publish_nowait(kinds[published % len(kinds)](published))
+        except LoadShed:
+            return published
+    return -1
+
+
+async def test_a_thread_does_not_write_into_an_open_ring():
+    """It goes through the inbox, which knows how to wake the loop."""
+    async with ScalableMessageBus(MessageBus(), hot_topics=[TOPIC], backpressure=False) as bus:
+        seen: list[int] = []
+        gate = Gate()
+
+        @bus.on(Ping)
+        async def handle(event: Ping) -> None:
+            seen.append(event.number)
+            await gate.wait()
+
+        for number in range(3):
+            bus.publish_nowait(Ping(number))
+        ring = bus.lanes.hot[Ping].ring
+        assert ring.value < ring.open_to
+        position = ring.value
+        thread = Thread(target=bus.publish_nowait, args=(Ping(3),))
+        thread.start()
+        thread.join(30)
+        assert ring.value == position
+        gate.open()
+        await until_idle()
+        await bus.settle()
+    assert seen == [0, 1, 2, 3]
+
+
+async def test_a_ring_that_nobody_looks_into_is_closed():
+    async with ScalableMessageBus(MessageBus(), hot_topics=[TOPIC]) as bus:
+        seen: list[int] = []
+        bus.subscribe(Ping, lambda event: seen.append(event.number))
+        for number in range(5):
+            bus.publish_nowait(Ping(number))
+            await bus.settle()
+            assert bus.lanes.hot[Ping].ring.open_to == 0
+    assert seen == [0, 1, 2, 3, 4]

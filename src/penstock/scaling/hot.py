@@ -307,6 +307,8 @@ class HotLane(Lane):
                 result = function(message)
                 if result is not None and (type(result) is CoroutineType or isawaitable(result)):
                     await result
+                    if not self.running:  # only while it waited can the bus have stopped
+                        break
             except BaseException as error:
                 if not self._go_on_after(handler, message, work, error):
                     break
@@ -327,7 +329,7 @@ class HotLane(Lane):
                     work.others += one.others
                 if one.others and not _is_simple(handler):
                     break
-            if self.dispatch.registry.version != work.version:
+            if self.dispatch.registry.version != work.version or not self.running:
                 break
 
     def _count_enclosed(self, batch: list[Any]) -> int:
