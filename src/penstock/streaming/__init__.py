@@ -1,8 +1,14 @@
 """Streaming: publishing and subscribing over any transport, checkpoints, parallel consumers, scale."""
 
+from penstock.log.columns import Columns
 from penstock.log.group_coordinator import GroupCoordinator
 from penstock.log.group_member import Member, Rebalance
 from penstock.log.group_state import GroupState, TopicPartition
+from penstock.log.producer import Producer
+from penstock.log.sequences import SequenceAcknowledgement
+from penstock.log.transaction import Transaction
+from penstock.log.transaction_staging import StagedRecords
+from penstock.log.transactions import Transactions
 from penstock.scaling.rate import RateMeasure
 from penstock.streaming.autoscaling import Autoscaler
 from penstock.streaming.checkpoint import StreamCheckpoint
@@ -37,6 +43,7 @@ __all__ = [
     "Autoscaler",
     "CheckpointStore",
     "CheckpointedBatch",
+    "Columns",
     "DatabaseCheckpoints",
     "DatabaseClaim",
     "EventStream",
@@ -55,6 +62,7 @@ __all__ = [
     "ParallelStatistics",
     "ParkedRecord",
     "Position",
+    "Producer",
     "RateMeasure",
     "Rebalance",
     "RunOptions",
@@ -64,6 +72,8 @@ __all__ = [
     "ScalingDecision",
     "ScalingOutcome",
     "ScalingRecord",
+    "SequenceAcknowledgement",
+    "StagedRecords",
     "StreamCheckpoint",
     "StreamEvent",
     "StreamLimits",
@@ -71,6 +81,8 @@ __all__ = [
     "StreamRun",
     "StreamingScalingManager",
     "TopicPartition",
+    "Transaction",
+    "Transactions",
     "Transform",
     "TransformStatistics",
     "TransportStatistics",
