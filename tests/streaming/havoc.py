@@ -22,12 +22,14 @@ class Havoc:
         roles: Sequence[str],
         target: Callable[[str, int, int], tuple[Callable[..., None], tuple[Any, ...]]],
         pause_seconds_max: float,
+        kill_share: float = 0.5,
     ) -> None:
         self.random = random.Random(seed)
         self.kills = self.pauses = self.started = 0
         self._roles = roles
         self._target = target
         self._pause_seconds_max = pause_seconds_max
+        self._kill_share = kill_share
         self._children: dict[int, tuple[str, BaseProcess]] = {}
         self._wake_at: list[tuple[float, int]] = []
         self._time = 0.0
@@ -52,7 +54,7 @@ class Havoc:
     def _round(self) -> None:
         paused = {pid for _, pid in self._wake_at}
         pid = self.random.choice(sorted(self._children))
-        if self.random.random() < 0.5:
+        if self.random.random() < self._kill_share:
             self._start(self._kill(pid))
             self.kills += 1
         elif pid not in paused and len(paused) < PAUSED_MAX:

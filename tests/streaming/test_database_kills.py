@@ -117,7 +117,7 @@ class TestGroupsOfProcesses:
             orders = payer.Orders(str(folder), seed, number, dsn=dsn, hesitates=0.02)
             return payer.run_alone, (orders,)
 
-        havoc = Havoc(seed_of(request), ["booker"] * 3, target, 3 * payer.LEASE_SECONDS)
+        havoc = Havoc(seed_of(request), ["booker"] * 3, target, 6 * payer.LEASE_SECONDS, 0.2)
         havoc.run(rounds)
         rig = Killing(folder, 0, dsn)
         sent, booked = rig.finish()
