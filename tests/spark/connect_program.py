@@ -1,0 +1,37 @@
+"""A client of Spark Connect that reads a topic as table, stream and view; run by test_connect.py."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+
+from penstock.spark import spark_session
+from penstock.spark.session import JAVA_OPTIONS
+from tests.spark.conftest import QUICK
+
+
+def main(path: str, folder: str) -> None:
+    warnings.simplefilter("ignore")
+    spark = spark_session("connect", remote="local[2]", config={JAVA_OPTIONS: QUICK})
+    table = spark.read.format("penstock").options(path=path, subscribe="orders").load()
+    spark.sql(
+        "CREATE TEMPORARY VIEW orders USING penstock "
+        f"OPTIONS (path '{path}', subscribe 'orders', startingOffsets '{{\"orders\": {{\"0\": 3}}}}')"
+    )
+    stream = spark.readStream.format("penstock").options(path=path, subscribe="orders")
+    rows = stream.option("startingOffsets", "earliest").option("groupId", "remote").load()
+    writer = rows.writeStream.format("json").option("checkpointLocation", f"{folder}/checkpoint")
+    query = writer.trigger(availableNow=True).start(f"{folder}/output")
+    query.awaitTermination(100)
+    found = {
+        "class": type(spark).__module__,
+        "table": table.count(),
+        "view": spark.sql("SELECT count(*) AS found FROM orders").collect()[0]["found"],
+        "stream": spark.read.json(f"{folder}/output").count(),
+    }
+    print(json.dumps(found))
+    spark.stop()
+
+
+main(*sys.argv[1:])
