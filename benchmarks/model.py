@@ -211,6 +211,7 @@ POINTS = {
     "one-thread": "in one thread: a burst goes in, then it is taken out",
     "two-threads": "from one thread to another",
     "batch-1000": "in batches of 1,000",
+    "batch-10000": "in batches of 10,000",
     "batch-100": "in batches of 100",
     "slow-handler": "the handler waits a millisecond",
     "watched": "what watching adds",

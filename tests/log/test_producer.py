@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
@@ -11,12 +12,14 @@ from penstock.errors import (
     Fenced,
     InvalidOption,
     RecordTooLarge,
+    RetentionFull,
     StoreFailed,
     TransactionPending,
     UsageError,
 )
 from penstock.log import sequences, transaction
 from penstock.log.columns import Columns
+from penstock.log.topic import Retention, WhenFull
 from penstock.log.transactions import Transactions
 from penstock.stores import DirectoryStore, MemoryStore
 from penstock.system import OsFiles, System
@@ -281,6 +284,18 @@ async def test_sizes_and_types_are_checked_when_a_record_is_added(queue):
             await tx.publish("small", "text")
         await tx.publish_many("small", [])
     assert await values(queue, "small") == []
+
+
+async def test_a_topic_that_rejects_records_takes_none_of_a_transaction(queue):
+    full = Retention(bytes_max=1, when_full=WhenFull.REJECT)
+    await queue.create_topic("full", TopicConfig(segment_bytes_max=256, retention=full))
+    with suppress(RetentionFull):
+        for _ in range(4):
+            await queue.publish("full", b"x" * 200)
+    await queue.maintain()
+    async with queue.transaction("billing") as tx:
+        with pytest.raises(RetentionFull):
+            await tx.publish("full", b"1")
 
 
 async def test_a_read_only_queue_has_no_producers(queue, tmp_path):

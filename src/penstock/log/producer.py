@@ -126,8 +126,13 @@ class Producer:
         return self._lease
 
     async def topic(self, name: str) -> OpenTopic:
-        """The topic, made when it is not there and may be; with the partitions that it has now."""
+        """The topic, made when it is not there and may be; with the partitions that it has now.
+
+        Raises RetentionFull when it rejects records.
+        """
         opened = self._engine.topics.by_name.get(name) or await self._engine.topics.open(name)
+        if opened.writer.refusal is not None:
+            raise opened.writer.refusal.again()
         if opened.behind:
             await asyncio.to_thread(opened.catch_up)
         return opened

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, Self
 
-from penstock.errors import Closed, RecordTooLarge, UsageError
+from penstock.errors import Closed, UsageError
 from penstock.log.batch import Batch, Item, Router, gather
 from penstock.log.checks import check_columns, largest_record, record_size
 from penstock.log.columns import RECORD_OVERHEAD_BYTES, Columns
 from penstock.log.open_topic import OpenTopic
 from penstock.log.receipts import Receipt
+from penstock.log.refusals import record_too_large
 from penstock.log.subscription import RecordBatch, Subscription
 from penstock.log.transaction_commit import Commit, GroupOffsets, Outcome
 from penstock.log.transaction_staging import Drafted, StagedRecords, StagedWriter, drafted
@@ -292,10 +293,4 @@ def _drafted(topic: OpenTopic, router: Router, items: Sequence[Item], now_ms: in
 def _check_size(topic: OpenTopic, size: int) -> None:
     limit = topic.state.config.record_bytes_max
     if size > limit:
-        raise RecordTooLarge(
-            f"the record has {size} bytes, {topic.name!r} takes {limit} (record_bytes_max): store "
-            "the payload elsewhere and publish a reference to it",
-            topic=topic.name,
-            size=size,
-            limit=limit,
-        )
+        raise record_too_large(topic.name, size, limit)

@@ -22,7 +22,13 @@ from typing import NamedTuple
 import msgspec
 from crc32c import crc32c
 
-from penstock.errors import KeyNotFound, PenstockError, StoreFailed, UnsupportedFormat
+from penstock.errors import (
+    KeyNotFound,
+    LimitReached,
+    PenstockError,
+    StoreFailed,
+    UnsupportedFormat,
+)
 from penstock.log.producer_file import DoneMark, ProducerFile
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import Buffer
@@ -137,6 +143,7 @@ class DecisionFiles:
         well: then it shows when the producer is opened again.
         """
         key = self.key(decision.generation)
+        self._check_size(decision, records)
         try:
             self._write(key, decision, records)
         except (PenstockError, OSError) as cause:
@@ -171,6 +178,17 @@ class DecisionFiles:
         head = front + _CHECKSUM.pack(crc32c(front)) + description
         self._store.write_at(key, 0, [head, *records])
         self._store.sync(key)
+
+    def _check_size(self, decision: Decision, records: Sequence[Buffer]) -> None:
+        size = len(msgspec.json.encode(decision)) + sum(map(len, records))
+        if size > DECISION_BYTES_MAX:
+            raise LimitReached(
+                f"transaction {decision.number} of {self._producer.name!r} has so many entries that "
+                f"its decision takes {size} bytes, at most {DECISION_BYTES_MAX} are allowed. "
+                "Nothing was written: make it several transactions, or of larger batches",
+                limit="decision_bytes",
+                value=DECISION_BYTES_MAX,
+            )
 
     def _not_written(self, key: str, decision: Decision, cause: BaseException) -> StoreFailed:
         happened: bool | None = None

@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.errors import InvalidOption, RecordTooLarge
+from penstock.errors import InvalidOption
 from penstock.log.batch import Router, split
 from penstock.log.checks import check_columns, largest_record
 from penstock.log.columns import Columns
 from penstock.log.frame import Draft, draft
 from penstock.log.names import check_name
 from penstock.log.producer_file import ProducerFile
+from penstock.log.refusals import record_too_large
 from penstock.log.topic import TopicFile, TopicState
 from penstock.log.transaction_decision import EntryNote, Share
 from penstock.stores.base import PersistentBackingStore
@@ -86,13 +87,7 @@ def drafted(state: TopicState, columns: Columns, router: Router | None = None) -
 def _check_sizes(state: TopicState, columns: Columns) -> None:
     limit = state.config.record_bytes_max
     if columns.byte_size() > limit and (largest := largest_record(columns)) > limit:
-        raise RecordTooLarge(
-            f"the record has {largest} bytes, {state.name!r} takes {limit} (record_bytes_max): "
-            "store the payload elsewhere and publish a reference to it",
-            topic=state.name,
-            size=largest,
-            limit=limit,
-        )
+        raise record_too_large(state.name, largest, limit)
 
 
 def note(entry: Draft, source: int, position: int) -> EntryNote:

@@ -168,6 +168,7 @@ class Transactions:
         Between the two the caller may move the offsets itself, while the entries are appended.
         """
         _check(lease, number, staged, offsets)
+        self._check_open()
         work = self._work(lease.name, records, staged)
         file, decisions = self._files(lease.name)
         with ExitStack() as held:
@@ -185,7 +186,7 @@ class Transactions:
             return Decided(
                 Outcome(lease.name, number, records=work.count),
                 decision,
-                self._submit(partial(self._roller.append, decision, bodies, first=True)),
+                self._started(partial(self._roller.append, decision, bodies, first=True)),
                 self._roller.move,
                 partial(self._complete, file, decision),
                 held.pop_all().close,
@@ -294,11 +295,24 @@ class Transactions:
         DecisionFiles(self._store, file).write(again, work.buffers)
         return again, memory_bodies(work.bodies, self._roller.bodies(file.name, again, b""))
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the log is closed: open it again")
+
+    def _started(self, job: Callable[[RunAll], _T]) -> Callable[[], _T]:
+        """As :meth:`_submit`; a log that was closed at this very moment is told by the answer."""
+        try:
+            return self._submit(job)
+        except Closed:
+            return partial(self._submit_late, job)
+
+    def _submit_late(self, job: Callable[[RunAll], _T]) -> _T:
+        return self._submit(job)()
+
     def _submit(self, job: Callable[[RunAll], _T]) -> Callable[[], _T]:
         """Begin a job on the thread of the transactions; call the answer to wait for it."""
         with self._starting:
-            if self._closed:
-                raise Closed("the transactions are closed: open the log again")
+            self._check_open()
             if self._worker is None:
                 self._worker = self._system.worker("penstock-transactions")
             task = Task(job, self._worker.run_all)

@@ -91,7 +91,8 @@ class TopicWriter:
         self._committing_bytes = 0
         self._room = config.buffer_bytes_max
         self._record_bytes_max = config.record_bytes_max
-        self._refusal: PenstockError | None = None
+        self.refusal: PenstockError | None = None
+        """Why nothing is taken now, or None."""
         self._scheduled = False
         self._lingering = False
         self._unsynced = [0] * len(logs)
@@ -187,7 +188,7 @@ class TopicWriter:
     def refuse_from_now_on(self, refusal: PenstockError) -> None:
         """Raise this on every publish."""
         with self._refusing:
-            self._refusal = refusal
+            self.refusal = refusal
             self._set_room()
 
     def abandon_after_fork(self, refusal: PenstockError) -> None:
@@ -198,8 +199,8 @@ class TopicWriter:
     def reject_while_full(self, full: bool) -> None:
         """Retention says whether the topic is at its size and rejects records."""
         with self._refusing:
-            if self._refusal is None or isinstance(self._refusal, RetentionFull):
-                self._refusal = retention_full(self.topic) if full else None
+            if self.refusal is None or isinstance(self.refusal, RetentionFull):
+                self.refusal = retention_full(self.topic) if full else None
                 self._set_room()
 
     def stop(self) -> None:
@@ -215,7 +216,7 @@ class TopicWriter:
             items = [self._items.popleft() for _ in range(len(self._items))]
             batches = self._gather(items, receipt)
         if batches:
-            self._fail_rest(batches, self._refusal or Closed("the queue is closed"))
+            self._fail_rest(batches, self.refusal or Closed("the queue is closed"))
         self._finish(receipt, batches)
 
     def reconfigure(self, config: TopicConfig) -> None:
@@ -235,13 +236,13 @@ class TopicWriter:
     def _set_room(self) -> None:
         self._room = self.config.buffer_bytes_max - self._committing_bytes
         # Looked at last: a refusal of another thread may have come in between.
-        if self._refusal is not None:
+        if self.refusal is not None:
             self._room = -1
 
     def _refuse(self, size: int) -> None:
         """Raise why a record of this size is not taken now."""
-        if self._refusal is not None:
-            raise self._refusal.again()
+        if self.refusal is not None:
+            raise self.refusal.again()
         limit = self.config.record_bytes_max
         if size > limit:
             raise record_too_large(self.topic, size, limit)
