@@ -1,5 +1,8 @@
 """Transactions, the blocking half: numbers, fencing, staged files, offsets, what is left behind."""
 
+import struct
+
+import msgspec
 import pytest
 from crc32c import crc32c
 
@@ -23,6 +26,7 @@ from penstock.log.offsets import OffsetFile
 from penstock.log.partition import PartitionLog
 from penstock.log.producer_file import ProducerFile
 from penstock.log.reader import PartitionReader
+from penstock.log.slots import SlottedFile
 from penstock.log.topic import TopicConfig, TopicFile
 from penstock.log.transaction_care import TransactionCare
 from penstock.log.transaction_commit import GroupOffsets
@@ -222,6 +226,28 @@ def test_many_records_get_a_staged_file_by_themselves(process, lease, monkeypatc
     process.commit(lease, 0)
     assert read_state(process.store) == State().after(0)
     assert process.store.size(f"producers/{NAME}/decision-1") < 1_000
+
+
+def test_the_files_of_a_producer_are_as_the_page_of_the_format_says(process, lease):
+    process.commit(lease, 7)
+    store = process.store
+    data = store.read(f"producers/{NAME}/decision-1")
+    front = struct.unpack_from("<4sHHQqIII", data)
+    assert front[:5] == (b"PTXN", 1, 0, 1, 7)
+    description, records = data[40 : 40 + front[5]], data[40 + front[5] :]
+    assert len(records) == front[6]
+    assert struct.unpack_from("<I", data, 36) == (crc32c(data[:36]),)
+    assert crc32c(data[40:]) == front[7]
+    told = msgspec.json.decode(description)
+    assert (told["producer_id"], told["epoch"], told["number"]) == (lease.producer_id, 1, 7)
+    assert told["moves"] == [
+        {"group": GROUP, "topic": SOURCE[0], "partition": SOURCE[1], "before": -1, "after": 8}
+    ]
+    assert [share["since"] for share in told["shares"]] == [0, 0, 0]
+    done = store.read(f"producers/{NAME}/done")
+    assert struct.unpack("<4sHHQqI", done) == (b"PDON", 1, 0, 1, 7, crc32c(done[:24]))
+    state = SlottedFile(store, f"producers/{NAME}/state", b"PROD").read()
+    assert struct.unpack("<QIq", state.payload)[:2] == (lease.producer_id, 1)
 
 
 # What is left behind
