@@ -86,6 +86,15 @@ def test_small_batches_of_the_log_are_put_together(log):
     assert batch.column("value").to_pylist() == [b"%d" % number for number in range(30)]
 
 
+def test_small_ranges_of_many_partitions_are_put_together(log):
+    log.create("orders", partitions=4)
+    log.publish("orders", [b"x"] * 8)
+    reader = log.batch(subscribe="orders")
+    (task,) = reader.partitions()
+    (batch,) = reader.read(task)
+    assert sorted(batch.column("partition").to_pylist()) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
 def test_large_batches_of_the_log_are_cut(log):
     log.create("orders")
     count = 3 * ROWS_MAX

@@ -47,12 +47,8 @@ def admit(begin: Offsets, end: Offsets, frontier: Frontier, options: SourceOptio
     shares = share(waiting, limit)
     found = {topic: dict(of) for topic, of in end.items()}
     for one in ranges:
-        admitted = shares[one.topic, one.partition]
-        found[one.topic][one.partition] = one.start + admitted
-        if not admitted and one.partition not in begin.get(one.topic, {}):
-            # Unknown to Spark so far, and nothing of it is read yet.
-            del found[one.topic][one.partition]
-    return {topic: of for topic, of in found.items() if of}
+        found[one.topic][one.partition] = one.start + shares[one.topic, one.partition]
+    return found
 
 
 def checked_ranges(
