@@ -1,7 +1,10 @@
 """SIGKILL at any moment: a payment is copied and summed once, a row of an outbox stands once."""
 
 import asyncio
+import os
+import signal
 from collections import Counter
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
@@ -73,6 +76,58 @@ class Books(KillRig):
         assert report.sound, report.problems
 
 
+class CrowdedBooks(Books):
+    """Several transform at the same time; some are killed, some stopped until they are zombies."""
+
+    crowd = 3
+    """How many at a time."""
+
+    def start(self):
+        orders = self.orders()
+        orders.dies = ""
+        ours, theirs = processes.Pipe(duplex=False)
+        child = processes.Process(target=self.program.run, args=(orders, theirs), daemon=True)
+        child.start()
+        theirs.close()
+        return child, ours
+
+    def listen(self, living, batches: int) -> None:
+        """Until so many batches were begun, or nobody says anything for a second."""
+        until = self.batches + batches
+        links = [link for _, link in living]
+        while self.batches < until and (ready := wait(links, 1.0)):
+            for link in [one for one in links if one in ready]:
+                if not self.hear(link, 0):
+                    links.remove(link)
+
+    def run_crowd(self, kills: int) -> None:
+        asyncio.run(self.fill())
+        living = [self.start() for _ in range(self.crowd)]
+        while self.kills < kills:
+            self.listen(living, self.random.randint(1, 20))
+            child, link = victim = living.pop(0)
+            if self.random.random() < 0.4:
+                # Long enough to be taken for dead.
+                os.kill(child.pid, signal.SIGSTOP)
+                self.listen(living, 10)
+                os.kill(child.pid, signal.SIGCONT)
+                living.append(victim)
+                continue
+            child.kill()
+            child.join()
+            link.close()
+            assert child.exitcode == -signal.SIGKILL, "the program ended by itself"
+            self.kills += 1
+            living.append(self.start())
+        for child, link in living:
+            child.kill()
+            child.join()
+            link.close()
+        asyncio.run(transformer.work(self.orders(finish=True), lambda *_: None))
+        asyncio.run(self.check())
+        print(f"{self.kills} kills in a crowd, {self.batches} batches begun")
+
+
 class Outbox(KillRig):
     """Kills the relay, again and again; rows whose acknowledgement was not heard come again."""
 
@@ -122,6 +177,17 @@ def test_killed_transforms_lose_and_double_nothing(request, folder):
 @pytest.mark.timeout(120)
 def test_rows_of_a_killed_relay_stand_once(request, folder):
     Outbox(folder, seed_of(request)).run(10)
+
+
+@pytest.mark.timeout(120)
+def test_a_crowd_with_killed_and_stopped_members_loses_and_doubles_nothing(request, folder):
+    CrowdedBooks(folder, seed_of(request), 2_000).run_crowd(4)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3_600)
+def test_a_crowd_of_which_a_hundred_are_killed_loses_and_doubles_nothing(request, folder):
+    CrowdedBooks(folder, seed_of(request), 30_000).run_crowd(100)
 
 
 @pytest.mark.torture
