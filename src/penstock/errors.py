@@ -43,6 +43,11 @@
     │   ├── ProducerDied           the process that published into a shared ring is gone
     │   ├── Poisoned               an earlier write or sync failed; reopen to go on
     │   └── TransactionPending     committed, and not wholly in its topics yet
+    ├── TransportError             the broker's fault, or the network's
+    │   ├── Unreachable            the broker does not answer
+    │   └── BrokerFailed           the broker refused or failed a call
+    ├── TransportError             the broker's fault, or that of the way to it
+    │   └── Unreachable            the broker does not answer, or the connection is lost
     └── DamageError                the bytes on disk are not the bytes that were written
         ├── DamagedEntry           an entry of the log fails its checks
         ├── DamagedFile            a small file (head, offsets, topic, footer) fails its checks
@@ -252,6 +257,32 @@ class TransactionPending(StorageError):
 
     Do not repeat it: it is rolled forward when the producer is used again, when the log is opened, and
     by its maintenance. Fields: producer, number. The cause is chained.
+    """
+
+
+class TransportError(PenstockError):
+    """The broker's fault, or that of the network between. Fields: transport."""
+
+
+class Unreachable(TransportError):
+    """The broker did not answer within the deadline. Fields: transport, address, seconds.
+
+    What was on its way may have arrived. The address has no password in it.
+    """
+
+
+class BrokerFailed(TransportError):
+    """The broker refused or failed a call; the cause is chained. Fields: transport."""
+
+
+class TransportError(PenstockError):
+    """A broker refused a call or failed in it. Fields: transport, and often topic. The cause is chained."""
+
+
+class Unreachable(TransportError):
+    """The broker does not answer, or the connection to it is lost. Fields: transport, address, seconds.
+
+    What was on its way may have arrived.
     """
 
 
