@@ -46,8 +46,6 @@
     ├── TransportError             the broker's fault, or the network's
     │   ├── Unreachable            the broker does not answer
     │   └── BrokerFailed           the broker refused or failed a call
-    ├── TransportError             the broker's fault, or that of the way to it
-    │   └── Unreachable            the broker does not answer, or the connection is lost
     └── DamageError                the bytes on disk are not the bytes that were written
         ├── DamagedEntry           an entry of the log fails its checks
         ├── DamagedFile            a small file (head, offsets, topic, footer) fails its checks
@@ -273,17 +271,6 @@ class Unreachable(TransportError):
 
 class BrokerFailed(TransportError):
     """The broker refused or failed a call; the cause is chained. Fields: transport."""
-
-
-class TransportError(PenstockError):
-    """A broker refused a call or failed in it. Fields: transport, and often topic. The cause is chained."""
-
-
-class Unreachable(TransportError):
-    """The broker does not answer, or the connection to it is lost. Fields: transport, address, seconds.
-
-    What was on its way may have arrived.
-    """
 
 
 class DamageError(PenstockError):
