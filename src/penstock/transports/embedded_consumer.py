@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.errors import (
     Fenced,
@@ -16,13 +17,34 @@ from penstock.errors import (
 )
 from penstock.log.group_session import GroupSession
 from penstock.log.group_state import Partitions, TopicPartition
-from penstock.log.group_subscription import GroupSubscription
 from penstock.transports.assignment import MemberAssignment, OnRevoke
 from penstock.transports.base import BATCH_RECORDS_MAX, Consumer
 from penstock.transports.records import StartPosition, StreamBatch
 
 MakeSession = Callable[..., GroupSession]
 """Takes ``reader`` and ``guard``."""
+
+
+class Source(Protocol):
+    """Reads those partitions that a member was given; ``GroupSubscription`` says what each call does."""
+
+    topic: str
+    name: str
+    on_growth: Callable[[], None] | None
+
+    @property
+    def partitions(self) -> int: ...
+    def enter(self) -> None: ...
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+    async def next_batch(self, timeout: float | None, records_max: int) -> StreamBatch: ...
+    async def start(self, partitions: Iterable[int]) -> None: ...
+    async def resolve(self, partitions: Iterable[int], to: StartPosition) -> dict[int, int]: ...
+    def ends(self) -> list[int]: ...
+    def delivered(self) -> dict[int, int]: ...
+    def go_to(self, offsets: Mapping[int, int]) -> None: ...
+    def deliver(self, partitions: Iterable[int]) -> None: ...
+    def fail(self, error: Exception | None) -> None: ...
 
 
 @dataclass(slots=True)
@@ -46,7 +68,7 @@ class EmbeddedConsumer(Consumer):
 
     def __init__(
         self,
-        subscription: GroupSubscription,
+        subscription: Source,
         make_session: MakeSession,
         on_revoke: OnRevoke | None,
         among: set[EmbeddedConsumer],
