@@ -37,8 +37,9 @@ from typing import TypeVar
 
 from penstock.errors import InvalidOption
 from penstock.log.deadlines import within
-from penstock.log.group_file import Change, GroupFile
+from penstock.log.group_file import GroupFile
 from penstock.log.group_member import Member
+from penstock.log.group_ports import Change, Coordinator
 from penstock.log.group_state import (
     GroupMember,
     GroupState,
@@ -92,17 +93,11 @@ class GroupCoordinator:
         on_change: Callable[[], None] | None = None,
         helpers: OneByOne | None = None,
     ) -> None:
-        if not LEASE_SECONDS_MIN <= lease_seconds <= LEASE_SECONDS_MAX:
-            raise InvalidOption(
-                f"lease_seconds is {lease_seconds}; it must be {LEASE_SECONDS_MIN:g} to "
-                f"{LEASE_SECONDS_MAX:g}",
-                option="lease_seconds",
-            )
         self.group = group
         self.system = system or System()
         self._store = store
         self._offsets = offsets
-        self._lease_ms = round(lease_seconds * 1_000)
+        self._lease_ms = checked_lease_ms(lease_seconds)
         self._timeout = timeout
         self._recover = recover
         self._helpers = helpers or OneByOne()
@@ -124,30 +119,7 @@ class GroupCoordinator:
         the group's lock; what it raises keeps the member out. If the call is cancelled, a member
         may stay behind until its lease runs out.
         """
-        wanted = checked_topics(topics)
-        chosen = None if strategy is None else checked_strategy(strategy)
-        name = self._new_id(name)
-        newcomer = GroupMember(
-            lease_expires_ms=0,
-            lease_ms=self._lease_ms,
-            process=os.getpid(),
-            host=os.uname().nodename,
-            topics=wanted,
-        )
-        member = Member(self, name, self._lease_ms / 1_000)
-
-        def join(state: GroupState, now: int) -> GroupState:
-            if guard is not None:
-                guard()
-            return joined(state, name, newcomer, chosen, now)
-
-        await member.begin(join)
-        return member
-
-    def _new_id(self, name: str | None) -> str:
-        """Never used before: a member that was away must not be taken for one that came after."""
-        number = f"{self.system.random.getrandbits(128):032x}"
-        return number if name is None else f"{check_name('member', name)}-{number}"
+        return await join_group(self, self._lease_ms, topics, strategy, name, guard)
 
     async def describe(self) -> GroupState:
         """The group as it is now: generation, members, leases, owners."""
@@ -256,6 +228,53 @@ class GroupCoordinator:
             file = OffsetFile(self._store, self.group, one.topic, one.partition, self._offsets)
             self._offset_files[one] = file
         return file
+
+
+async def join_group(
+    coordinator: Coordinator,
+    lease_ms: int,
+    topics: Mapping[str, int],
+    strategy: AssignmentStrategy | str | None = None,
+    name: str | None = None,
+    guard: Callable[[], None] | None = None,
+) -> Member:
+    """Become a member of whatever group the coordinator keeps; see ``GroupCoordinator.join``."""
+    wanted = checked_topics(topics)
+    chosen = None if strategy is None else checked_strategy(strategy)
+    name = _new_id(coordinator.system, name)
+    newcomer = GroupMember(
+        lease_expires_ms=0,
+        lease_ms=lease_ms,
+        process=os.getpid(),
+        host=os.uname().nodename,
+        topics=wanted,
+    )
+    member = Member(coordinator, name, lease_ms / 1_000)
+
+    def join(state: GroupState, now: int) -> GroupState:
+        if guard is not None:
+            guard()
+        return joined(state, name, newcomer, chosen, now)
+
+    await member.begin(join)
+    return member
+
+
+def _new_id(system: System, name: str | None) -> str:
+    """Never used before: a member that was away must not be taken for one that came after."""
+    number = f"{system.random.getrandbits(128):032x}"
+    return number if name is None else f"{check_name('member', name)}-{number}"
+
+
+def checked_lease_ms(lease_seconds: float) -> int:
+    """The lease in milliseconds, or InvalidOption."""
+    if not LEASE_SECONDS_MIN <= lease_seconds <= LEASE_SECONDS_MAX:
+        raise InvalidOption(
+            f"lease_seconds is {lease_seconds}; it must be {LEASE_SECONDS_MIN:g} to "
+            f"{LEASE_SECONDS_MAX:g}",
+            option="lease_seconds",
+        )
+    return round(lease_seconds * 1_000)
 
 
 def checked_strategy(

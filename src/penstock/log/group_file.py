@@ -20,6 +20,7 @@ import msgspec
 from crc32c import crc32c
 
 from penstock.errors import DamagedFile, KeyNotFound, LimitReached, UnsupportedFormat
+from penstock.log.group_ports import Change
 from penstock.log.group_state import GroupState, emptied, fence
 from penstock.log.names import check_name, group_bell_key, group_lock_key, group_state_key
 from penstock.stores.base import PersistentBackingStore
@@ -34,9 +35,6 @@ _CHECKSUM = struct.Struct("<I")
 _RINGS = struct.Struct("<Q")
 _PAYLOAD_AT = _FRONT.size + _CHECKSUM.size
 _UNDECODABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
-
-Change = Callable[[GroupState, int], GroupState]
-"""From the present state and the time in ms to the next state; what it raises changes nothing."""
 
 
 class GroupFile:

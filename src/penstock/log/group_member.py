@@ -6,10 +6,10 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from penstock.errors import Closed, Fenced, Forked
-from penstock.log.group_file import Change
+from penstock.log.group_ports import Change, Coordinator
 from penstock.log.group_state import (
     NO_PARTITIONS,
     GroupState,
@@ -23,9 +23,6 @@ from penstock.log.group_state import (
     renewed,
     resubscribed,
 )
-
-if TYPE_CHECKING:
-    from penstock.log.group_coordinator import GroupCoordinator
 
 HEARTBEATS_PER_LEASE = 3
 
@@ -50,7 +47,7 @@ class Member:
     raises Forked: there would be two of it.
     """
 
-    def __init__(self, coordinator: GroupCoordinator, name: str, lease_seconds: float) -> None:
+    def __init__(self, coordinator: Coordinator, name: str, lease_seconds: float) -> None:
         self._coordinator = coordinator
         self._clock = coordinator.system.clock
         self._lease_seconds = lease_seconds

@@ -8,9 +8,8 @@ from typing import Protocol
 
 from penstock.bus.timers import Timers
 from penstock.errors import DeadlineExceeded, Fenced, PenstockError
-from penstock.log.group_bell import GroupBells
-from penstock.log.group_coordinator import GroupCoordinator
 from penstock.log.group_member import Member
+from penstock.log.group_ports import Bells, Coordinator
 from penstock.log.group_state import Offsets, Partitions, TopicPartition
 from penstock.scaling.assignment import AssignmentStrategy
 from penstock.system import Timer
@@ -51,8 +50,8 @@ class GroupSession:
 
     def __init__(
         self,
-        coordinator: GroupCoordinator,
-        bells: GroupBells,
+        coordinator: Coordinator,
+        bells: Bells,
         reader: Reader,
         *,
         release_seconds: float,
@@ -198,8 +197,10 @@ class GroupSession:
         try:
             await self._finished(partitions)
             if member is self._member:
-                self._reader.released(partitions & member.releasing)
-                await member.release(partitions)
+                # Looked at once: what is to be given away may change while the release waits.
+                given = partitions & member.releasing
+                self._reader.released(given)
+                await member.release(given)
         except Fenced:
             # All of it is gone; the next look tells.
             pass
