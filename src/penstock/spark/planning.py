@@ -8,7 +8,7 @@ from itertools import pairwise
 
 PACK_RECORDS = 10_000
 PACK_BYTES = 4 * 1024 * 1024
-"""Ranges go into one task while they are together no larger than these: a task costs 40 ms."""
+"""Ranges go into one task while they are together no larger than these: a task has a price of its own."""
 
 Place = tuple[str, int]
 """Topic and partition."""
