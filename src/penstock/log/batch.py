@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from penstock.hashing import fnv1a
+from penstock.log.arrow_columns import ArrowColumns
 from penstock.log.columns import Columns
 from penstock.log.receipts import PublishedRow, Receipt
 from penstock.log.routing import partitions_of
@@ -131,7 +132,7 @@ class Router:
         elif columns.keys is None:
             yield from self._in_turn(columns)
         else:
-            yield from self._by_key(columns, columns.keys)
+            yield from self._by_key(columns)
 
     def _one(self, keys: Sequence[bytes | None] | None) -> int:
         if keys is not None and keys[0] is not None:
@@ -148,10 +149,11 @@ class Router:
             yield partition, places, columns.pick(slice(start, None, self._partitions))
         self._turn = (self._turn + count) % self._partitions
 
-    def _by_key(
-        self, columns: Columns, keys: Sequence[bytes | None]
-    ) -> Iterator[tuple[int, Sequence[int], Columns]]:
-        chosen, self._turn = partitions_of(keys, self._partitions, self._turn)
+    def _by_key(self, columns: Columns) -> Iterator[tuple[int, Sequence[int], Columns]]:
+        if isinstance(columns, ArrowColumns):
+            chosen, self._turn = columns.partitions(self._partitions, self._turn)
+        else:
+            chosen, self._turn = partitions_of(columns.keys or (), self._partitions, self._turn)
         for partition in range(self._partitions):
             places = (chosen == partition).nonzero()[0].tolist()
             if places:

@@ -11,22 +11,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.hashing import FNV_BASIS, FNV_PRIME, fnv1a
+from penstock.log.columns import NULL
+from penstock.system import Buffer
 
 VECTOR_KEYS_MIN = 16
 """Below this many keys the plain loop is quicker than numpy's calls."""
 
 
 def fnv1a_many(keys: Sequence[bytes]) -> NDArray[np.uint32]:
-    """The hashes of many keys, a byte position at a time over all of them."""
+    """The hashes of many keys."""
     if len(keys) < VECTOR_KEYS_MIN:
         return np.array([fnv1a(key) for key in keys], np.uint32)
-    lengths = np.fromiter(map(len, keys), np.int64, len(keys))
+    return _fnv1a_all(np.fromiter(map(len, keys), np.int64, len(keys)), b"".join(keys))
+
+
+def _fnv1a_all(lengths: NDArray[np.int64], joined: Buffer) -> NDArray[np.uint32]:
+    """The same of keys that stand one after the other, a byte position at a time over all of them."""
+    hashes = np.full(len(lengths), FNV_BASIS, np.uint32)
+    data = np.frombuffer(joined, np.uint8)
+    starts = np.cumsum(lengths) - lengths
+    longest = int(lengths.max(initial=0))
+    if (lengths == longest).all():
+        for position in range(longest):
+            hashes ^= data[starts + position]
+            hashes *= np.uint32(FNV_PRIME)
+        return hashes
     order = np.argsort(-lengths, kind="stable")
-    data = np.frombuffer(b"".join(keys) + b"\0", np.uint8)
-    starts = (np.cumsum(lengths) - lengths)[order]
-    hashes = np.full(len(keys), FNV_BASIS, np.uint32)
+    starts = starts[order]
     # Longest keys first: at each byte position the keys that still have one are a prefix.
-    still = len(keys) - np.searchsorted(np.sort(lengths), np.arange(int(lengths.max())), "right")
+    still = len(lengths) - np.searchsorted(np.sort(lengths), np.arange(longest), "right")
     for position, count in enumerate(still.tolist()):
         live = hashes[:count]
         live ^= data[starts[:count] + position]
@@ -41,8 +54,24 @@ def partitions_of(
 ) -> tuple[NDArray[np.int64], int]:
     """The partition of each record, and whose turn it is after them."""
     keyed = np.fromiter((key is not None for key in keys), np.bool_, len(keys))
-    chosen = np.empty(len(keys), np.int64)
-    chosen[keyed] = fnv1a_many([key for key in keys if key is not None]) % partitions
-    loose = len(keys) - int(keyed.sum())
+    hashes = fnv1a_many([key for key in keys if key is not None])
+    return _chosen(keyed, hashes, partitions, turn)
+
+
+def partitions_of_bytes(
+    lengths: NDArray[np.uint32], joined: Buffer, partitions: int, turn: int
+) -> tuple[NDArray[np.int64], int]:
+    """The same of keys that stand one after the other; a record whose length is NULL has none."""
+    keyed = lengths != NULL
+    hashes = _fnv1a_all(lengths[keyed].astype(np.int64), joined)
+    return _chosen(keyed, hashes, partitions, turn)
+
+
+def _chosen(
+    keyed: NDArray[np.bool_], hashes: NDArray[np.uint32], partitions: int, turn: int
+) -> tuple[NDArray[np.int64], int]:
+    chosen = np.empty(len(keyed), np.int64)
+    chosen[keyed] = hashes % partitions
+    loose = len(keyed) - int(keyed.sum())
     chosen[~keyed] = (np.arange(loose) + turn) % partitions
     return chosen, (turn + loose) % partitions

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.errors import InvalidOption
+from penstock.log.arrow_columns import ArrowColumns
 from penstock.log.batch import Router, split
 from penstock.log.checks import check_columns, largest_record
 from penstock.log.columns import Columns
@@ -86,8 +87,12 @@ def drafted(state: TopicState, columns: Columns, router: Router | None = None) -
 
 def _check_sizes(state: TopicState, columns: Columns) -> None:
     limit = state.config.record_bytes_max
-    if columns.byte_size() > limit and (largest := largest_record(columns)) > limit:
+    if columns.byte_size() > limit and (largest := _largest(columns)) > limit:
         raise record_too_large(state.name, largest, limit)
+
+
+def _largest(columns: Columns) -> int:
+    return columns.largest() if isinstance(columns, ArrowColumns) else largest_record(columns)
 
 
 def note(entry: Draft, source: int, position: int) -> EntryNote:
@@ -147,14 +152,18 @@ class StagedWriter:
 
     def add(self, topic: str, columns: Columns) -> None:
         """Write some more records; UnknownTopic when there is no such topic."""
+        state, router = self._topic(topic)
+        if not isinstance(columns, ArrowColumns):
+            check_columns(columns)
+        _check_sizes(state, columns)
+        self.add_drafted(list(drafted(state, columns, router)))
+
+    def _topic(self, topic: str) -> tuple[TopicState, Router]:
         if topic not in self._states:
             state = TopicFile(self._store, topic).read()
             turn = self._system.random.randrange(state.partitions)
             self._states[topic] = state, Router(state.partitions, turn)
-        state, router = self._states[topic]
-        check_columns(columns)
-        _check_sizes(state, columns)
-        self.add_drafted(list(drafted(state, columns, router)))
+        return self._states[topic]
 
     def add_drafted(self, entries: Sequence[Drafted]) -> None:
         """Write entries that are drafted already."""
