@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import DamagedFile
-from penstock.spark.checkpoint import Condition, condition_of, next_ends, ready_checkpoint
+from penstock.spark.checkpoint import Condition, Resumed, condition_of, ready_checkpoint, resume
 from penstock.spark.ledger import PLANS_MAX, Ledger, Progress, Range
 from penstock.stores import MemoryStore
 from penstock.system import OsFiles
@@ -56,24 +56,52 @@ def test_damage_is_told(damage: bytes) -> None:
         Ledger(store, "shop").progress()
 
 
-class TestTheNextMicroBatch:
+class TestWhereItGoesOn:
     def test_none_was_planned(self) -> None:
-        assert next_ends(done(3, "b"), [[Range("a", "b")]]) is None
+        assert resume(done(3, "b"), [[Range("a", "b")]], 3) == Resumed(3, ("b",), None)
 
-    def test_one_was(self) -> None:
-        assert next_ends(done(3, "b"), [[Range("a", "b"), Range("b", "c")]]) == ("c",)
+    @pytest.mark.parametrize("committed", [3, 4, None])
+    def test_one_was(self, committed) -> None:
+        plans = [[Range("a", "b"), Range("b", "c")]]
+        assert resume(done(3, "b"), plans, committed) == Resumed(3, ("b",), ("c",))
 
     def test_of_two_sources_one_moved(self) -> None:
-        assert next_ends(done(3, "b", "y"), [[Range("b", "c")], [Range("x", "y")]]) == ("c", "y")
+        plans = [[Range("b", "c")], [Range("x", "y")]]
+        assert resume(done(3, "b", "y"), plans, 4) == Resumed(3, ("b", "y"), ("c", "y"))
 
-    def test_several_follow_when_there_is_one_source(self) -> None:
+    def test_of_several_all_but_the_last_are_done(self) -> None:
         # The report of the first one was lost: Spark plans the next one only when that was done.
-        assert next_ends(done(3, "b"), [[Range("b", "c"), Range("c", "d")]]) == ("d",)
+        plans = [[Range("b", "c"), Range("c", "d")]]
+        for committed in (4, 5):
+            assert resume(done(3, "b"), plans, committed) == Resumed(4, ("c",), ("d",))
+
+    def test_two_sources_moved_together_if_the_sink_has_nothing_of_it(self) -> None:
+        plans = [[Range("b", "c")], [Range("x", "y")]]
+        assert resume(done(3, "b", "x"), plans, 3) == Resumed(3, ("b", "x"), ("c", "y"))
+
+    @pytest.mark.parametrize("committed", [4, None])
+    def test_two_sources_moved_and_the_sink_has_one_more(self, committed) -> None:
+        with pytest.raises(DamagedFile, match="not which records each of them had"):
+            resume(done(3, "b", "x"), [[Range("b", "c")], [Range("x", "y")]], committed)
 
     def test_several_of_two_sources_have_no_order(self) -> None:
         plans = [[Range("b", "c"), Range("c", "d")], [Range("x", "y")]]
-        with pytest.raises(DamagedFile, match="not their order"):
-            next_ends(done(3, "b", "x"), plans)
+        with pytest.raises(DamagedFile, match="not which records each of them had"):
+            resume(done(3, "b", "x"), plans, 3)
+
+    def test_the_sink_has_more_than_the_ledger_knows(self) -> None:
+        with pytest.raises(DamagedFile, match="reset the output"):
+            resume(done(3, "b"), [[Range("x", "y")]], 7)
+
+    def test_before_the_first_report(self) -> None:
+        plans = [[Range("a", "b")]]
+        assert resume(done(-1), plans, 0) == Resumed(-1, (), ("b",))
+        assert resume(done(-1), plans, -1) == Resumed(-1, (), None)
+        assert resume(done(-1), [], None) == Resumed(-1, (), None)
+
+    def test_before_the_first_report_state_may_be_lost(self) -> None:
+        with pytest.raises(DamagedFile, match="reset the output"):
+            resume(done(-1), [[Range("a", "b"), Range("b", "c")]], 0)
 
 
 class TestCheckpoints:
@@ -132,8 +160,36 @@ class TestCheckpoints:
             ready_checkpoint(str(path), ledger)
         assert (path / "offsets" / "2").exists(), "nothing was changed"
 
-    def test_damage_before_the_first_micro_batch_starts_anew(self, path, ledger) -> None:
-        self.spark_wrote(path, 1)
+    def test_a_query_has_its_id_before_it_begins(self, path, ledger) -> None:
+        assert ready_checkpoint(str(path), ledger) is Condition.ABSENT
+        begun = json.loads((path / "metadata").read_text())["id"]
+        assert ledger.progress() == Progress(query_id=begun, batch_id=-1, ends=())
+        assert ready_checkpoint(str(path), ledger) is Condition.SOUND
+
+    def test_damage_before_the_first_report_keeps_the_id_and_the_first_micro_batch(
+        self, path, ledger
+    ) -> None:
+        ready_checkpoint(str(path), ledger)
+        begun = (path / "metadata").read_text()
+        ledger.plan({"orders": {0: 0}}, {"orders": {0: 9}})
         (path / "metadata").write_bytes(b"")
-        assert ready_checkpoint(str(path), ledger) is Condition.DAMAGED
-        assert condition_of(str(path), OsFiles()) is Condition.ABSENT
+        assert ready_checkpoint(str(path), ledger, committed=lambda query: 0) is Condition.DAMAGED
+        assert (path / "metadata").read_text() == begun
+        assert (path / "offsets" / "0").read_text().splitlines()[2:] == ['{"orders":{"0":9}}']
+        assert not (path / "commits").exists()
+
+    def test_the_one_before_the_last_is_looked_at_too(self, path, ledger) -> None:
+        self.spark_wrote(path, 3)
+        (path / "offsets" / "1").write_bytes(b"")
+        assert condition_of(str(path), OsFiles()) is Condition.DAMAGED
+
+    def test_whole_files_that_are_behind_the_ledger_are_rebuilt(self, path, ledger) -> None:
+        """The newest files are gone, the others are sound: Spark would give a number again."""
+        self.spark_wrote(path, 3)
+        ledger.plan({"orders": {0: 1}}, {"orders": {0: 2}})
+        ledger.note(done(2, '{"orders":{"0":2}}'))
+        assert ready_checkpoint(str(path), ledger) is Condition.SOUND
+        ledger.plan({"orders": {0: 2}}, {"orders": {0: 9}})
+        assert ready_checkpoint(str(path), ledger, committed=lambda query: 3) is Condition.BEHIND
+        assert (path / "offsets" / "3").read_text().splitlines()[2:] == ['{"orders":{"0":9}}']
+        assert (path / "offsets" / "1").exists(), "Spark wants to see two"

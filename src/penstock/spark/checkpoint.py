@@ -11,6 +11,9 @@ import enum
 import json
 import logging
 import os
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from penstock.errors import DamagedFile
 from penstock.spark.ledger import Ledger, Progress, Range
@@ -18,6 +21,9 @@ from penstock.system import Files, System
 
 _log = logging.getLogger("penstock.spark")
 READ_MAX = 16 * 1024 * 1024
+NONE_DONE = -1
+"""The number before that of the first micro-batch."""
+Committed = Callable[[str], int | None]
 
 
 class Condition(enum.Enum):
@@ -26,33 +32,41 @@ class Condition(enum.Enum):
     ABSENT = "absent"
     SOUND = "sound"
     DAMAGED = "damaged"
+    BEHIND = "behind the ledger"
 
 
-def ready_checkpoint(path: str, ledger: Ledger, system: System | None = None) -> Condition:
+def ready_checkpoint(
+    path: str, ledger: Ledger, system: System | None = None, *, committed: Committed | None = None
+) -> Condition:
     """Make sure that a query can go on; the condition in which its checkpoint was found.
 
-    One that is damaged or gone is rebuilt when the ledger knows the query. Raises DamagedFile when that
-    is not possible: the message says what has to be done, and nothing was changed.
+    One that is damaged, gone or behind the ledger is rebuilt when the ledger knows the query. A new
+    query gets its id here, so that the ledger knows it from the start. ``committed`` tells the number
+    of the last micro-batch that the sink has of a query, None when it cannot tell.
+
+    Raises DamagedFile when it cannot be rebuilt: the message says what has to be done, and nothing
+    was changed.
     """
     system = system or System()
-    files = system.files
-    found = condition_of(path, files)
+    progress = ledger.progress()
+    plans = ledger.plans()
+    found = condition_of(path, system.files)
+    if found is Condition.SOUND and _is_behind(path, progress, plans, system.files):
+        found = Condition.BEHIND
     if found is Condition.SOUND:
         return found
-    progress = ledger.progress()
     if progress is None:
-        if found is Condition.DAMAGED:
-            _set_aside(path, system)
-        return found
+        progress = Progress(query_id=_new_id(system), batch_id=NONE_DONE, ends=())
+        ledger.note(progress)
+        plans = []
     if progress.stateful:
         raise _state_is_gone(path, progress)
-    planned = next_ends(progress, ledger.plans())
-    if found is Condition.DAMAGED:
+    resumed = resume(progress, plans, committed(progress.query_id) if committed else None)
+    if found is not Condition.ABSENT:
         _set_aside(path, system)
-    _write_checkpoint(path, progress, planned, files)
-    _log.warning(
-        "checkpoint %s was %s: rebuilt at micro-batch %d", path, found.value, progress.batch_id
-    )
+    _write_checkpoint(path, progress, resumed, system.files)
+    if resumed.done > NONE_DONE or resumed.planned:
+        _log.warning("checkpoint %s was %s: rebuilt at %d", path, found.value, resumed.done)
     return found
 
 
@@ -62,30 +76,82 @@ def condition_of(path: str, files: Files) -> Condition:
         return Condition.ABSENT
     names = [
         f"{path}/metadata",
-        *filter(None, (_newest(f"{path}/{one}", files) for one in ("offsets", "commits"))),
+        *_last(f"{path}/offsets", files, 2),
+        *_last(f"{path}/commits", files, 1),
     ]
     sound = all(_is_sound(name, files) for name in names)
     return Condition.SOUND if sound else Condition.DAMAGED
 
 
-def next_ends(progress: Progress, plans: list[list[Range]]) -> tuple[str, ...] | None:
-    """The ends of the micro-batch that was at work after the last one that is known to be done.
+@dataclass(frozen=True)
+class Resumed:
+    """Where a query goes on."""
 
-    None when there was none. Raises DamagedFile when several may have been, and their order is not known.
+    done: int
+    """The last micro-batch that is done, -1 when none is."""
+    ends: tuple[str, ...]
+    """Where its sources stand after it."""
+    planned: tuple[str, ...] | None
+    """Where the micro-batch after it ends, if it was at work: it has to be the same one again."""
+
+
+def resume(progress: Progress, plans: list[list[Range]], committed: int | None) -> Resumed:
+    """What was done and what was at work, from the last report, the plans and the sink.
+
+    A micro-batch is planned when the one before it is done, so all but the last of those that follow
+    each other are done. Raises DamagedFile when the ledger does not tell.
     """
-    ends = list(progress.ends)
-    moved = False
-    for number, end in enumerate(progress.ends):
-        after = _chain(end, plans)
-        if len(after) > 1 and len(progress.ends) > 1:
-            raise DamagedFile(
-                "the ledger knows several micro-batches that Spark did not report, and not their order: "
-                "remove the checkpoint and the output, and run the pipeline from the start",
-                query_id=progress.query_id,
-            )
-        if after:
-            ends[number], moved = after[-1], True
-    return tuple(ends) if moved else None
+    first = not progress.ends
+    last = NONE_DONE if committed is None else committed
+    if first and committed == NONE_DONE:
+        # Nothing of it came out, so it may read something else.
+        return Resumed(NONE_DONE, (), None)
+    chains = _first_chains(plans) if first else [_chain(end, plans) for end in progress.ends]
+    moved = [number for number, chain in enumerate(chains) if chain]
+    if len(moved) > 1:
+        return _together(progress, chains, committed)
+    where, steps = (moved[0], chains[moved[0]]) if moved else (0, [])
+    state_is_unknown = first and len(steps) > 1
+    if state_is_unknown or last > progress.batch_id + len(steps):
+        raise _order_is_unknown(progress)
+    if not steps:
+        return Resumed(progress.batch_id, progress.ends, None)
+    states = [progress.ends, *(_moved(progress.ends, where, end) for end in steps)]
+    return Resumed(progress.batch_id + len(steps) - 1, states[-2], states[-1])
+
+
+def _together(progress: Progress, chains: list[list[str]], committed: int | None) -> Resumed:
+    """Several sources moved: in one micro-batch, if the sink has none that was not reported."""
+    is_one = committed is not None and committed <= progress.batch_id
+    if not is_one or max(map(len, chains)) > 1:
+        raise _order_is_unknown(progress)
+    pairs = zip(progress.ends, chains, strict=True)
+    return Resumed(
+        progress.batch_id, progress.ends, tuple(chain[0] if chain else end for end, chain in pairs)
+    )
+
+
+def _moved(ends: tuple[str, ...], where: int, end: str) -> tuple[str, ...]:
+    return (*ends[:where], end, *ends[where + 1 :])
+
+
+def _first_chains(plans: list[list[Range]]) -> list[list[str]]:
+    """The micro-batches of each source before the first report."""
+    return [[one.end for one in several] for several in plans]
+
+
+def _is_behind(
+    path: str, progress: Progress | None, plans: list[list[Range]], files: Files
+) -> bool:
+    """A power cut may take the newest files and leave the others whole."""
+    if progress is None:
+        return False
+    ahead = [len(_chain(end, plans)) for end in progress.ends]
+    if not progress.ends:
+        ahead = [len(one) for one in _first_chains(plans)]
+    newest = _newest(f"{path}/offsets", files)
+    stands = NONE_DONE if newest is None else int(os.path.basename(newest))
+    return stands < progress.batch_id + max(ahead, default=0)
 
 
 def _chain(end: str, plans: list[list[Range]]) -> list[str]:
@@ -98,28 +164,33 @@ def _chain(end: str, plans: list[list[Range]]) -> list[str]:
     return found
 
 
-def _write_checkpoint(
-    path: str, progress: Progress, planned: tuple[str, ...] | None, files: Files
-) -> None:
-    done = progress.batch_id
-    documents = {
-        f"{path}/metadata": json.dumps({"id": progress.query_id}),
-        f"{path}/offsets/{done}": _offsets(progress.ends, progress.watermark_ms),
-        f"{path}/commits/{done}": "v1\n"
-        + json.dumps({"nextBatchWatermarkMs": progress.watermark_ms}),
-    }
-    if planned is not None:
-        documents[f"{path}/offsets/{done + 1}"] = _offsets(planned, progress.watermark_ms)
+def _write_checkpoint(path: str, progress: Progress, resumed: Resumed, files: Files) -> None:
+    watermark, done = progress.watermark_ms, resumed.done
+    documents = {f"{path}/metadata": json.dumps({"id": progress.query_id})}
+    if done > 0:
+        # Spark wants to see the one before as well. It reads nothing from it.
+        documents[f"{path}/offsets/{done - 1}"] = _offsets(resumed.ends, watermark)
+    if done > NONE_DONE:
+        documents[f"{path}/offsets/{done}"] = _offsets(resumed.ends, watermark)
+        documents[f"{path}/commits/{done}"] = (
+            f"v1\n{json.dumps({'nextBatchWatermarkMs': watermark})}"
+        )
+    if resumed.planned is not None:
+        documents[f"{path}/offsets/{done + 1}"] = _offsets(resumed.planned, watermark)
     for name, text in documents.items():
         _make_folders(os.path.dirname(name), files)
-        descriptor = files.open(name, create=True)
-        try:
-            files.write(descriptor, [text.encode()], 0)
-            files.sync(descriptor)
-        finally:
-            files.close(descriptor)
-        files.sync_directory(os.path.dirname(name))
+        _write_durably(name, text, files)
     files.sync_directory(path)
+
+
+def _write_durably(name: str, text: str, files: Files) -> None:
+    descriptor = files.open(name, create=True)
+    try:
+        files.write(descriptor, [text.encode()], 0)
+        files.sync(descriptor)
+    finally:
+        files.close(descriptor)
+    files.sync_directory(os.path.dirname(name))
 
 
 def _make_folders(path: str, files: Files) -> None:
@@ -133,20 +204,29 @@ def _offsets(ends: tuple[str, ...], watermark_ms: int) -> str:
     return "\n".join(["v1", json.dumps(about), *ends])
 
 
+def _new_id(system: System) -> str:
+    return str(uuid.UUID(int=system.random.getrandbits(128), version=4))
+
+
 def _set_aside(path: str, system: System) -> None:
     """Nothing is deleted: somebody may want to look at it."""
     system.files.rename(path, f"{path}.damaged-{system.clock.time_ms()}")
 
 
 def _newest(folder: str, files: Files) -> str | None:
+    return next(iter(_last(folder, files, 1)), None)
+
+
+def _last(folder: str, files: Files, count: int) -> list[str]:
+    """The files with the highest numbers."""
     if not files.exists(folder):
-        return None
-    numbers = [
+        return []
+    numbers = sorted(
         int(name)
         for name, is_folder in files.list_directory(folder)
         if name.isdigit() and not is_folder
-    ]
-    return f"{folder}/{max(numbers)}" if numbers else None
+    )
+    return [f"{folder}/{number}" for number in numbers[-count:]]
 
 
 def _is_sound(name: str, files: Files) -> bool:
@@ -174,6 +254,17 @@ def _is_json(line: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _order_is_unknown(progress: Progress) -> DamagedFile:
+    return DamagedFile(
+        "the ledger knows micro-batches that Spark did not report, and not which records each of them "
+        f"had; the last one that was reported is {progress.batch_id}. Bring the checkpoint back from a "
+        "copy, or reset the output, which removes its rows and its ledger, and run the pipeline from "
+        "the earliest record",
+        query_id=progress.query_id,
+        batch_id=progress.batch_id,
+    )
 
 
 def _state_is_gone(path: str, progress: Progress) -> DamagedFile:
