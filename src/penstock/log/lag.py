@@ -67,8 +67,12 @@ def _lags(topic: OpenTopic, name: str) -> list[PartitionLag]:
 def _lag(topic: OpenTopic, name: str, number: int, now_ms: int) -> PartitionLag:
     around = topic.around
     file = OffsetFile(around.store, name, topic.name, number, around.offsets)
+    return lag_in(topic.reader(number), file, number, now_ms)
+
+
+def lag_in(reader: PartitionReader, file: OffsetFile, number: int, now_ms: int) -> PartitionLag:
+    """The lag in one partition, of whoever commits to the file. Blocking."""
     found = file.read()
-    reader = topic.reader(number)
     end = reader.head().durable_offset
     committed = reader.earliest() if found is None else found.offset
     since = _time_from(reader, committed) if committed < end else now_ms

@@ -13,8 +13,16 @@ from penstock.spark.session import spark_session
 
 if TYPE_CHECKING:
     from penstock.spark.listener import GroupListener, follow
+    from penstock.spark.loading import load_pipeline
     from penstock.spark.pipeline import Pipeline
+    from penstock.spark.report import (
+        DeadLetterReport,
+        OutputReport,
+        PipelineReport,
+        report_of,
+    )
     from penstock.spark.running import OutputStatus, RunningPipeline
+    from penstock.spark.service import PipelineService
     from penstock.spark.source import PenstockDataSource
     from penstock.spark.steps import (
         bad,
@@ -34,10 +42,14 @@ if TYPE_CHECKING:
 
 # Loaded when it is used: importing Spark takes a second, and it is an extra.
 _HOMES = {
+    "DeadLetterReport": "report",
     "GroupListener": "listener",
+    "OutputReport": "report",
     "OutputStatus": "running",
     "PenstockDataSource": "source",
     "Pipeline": "pipeline",
+    "PipelineReport": "report",
+    "PipelineService": "service",
     "RunningPipeline": "running",
     "TableDataSource": "table_sink",
     "WarehouseTable": "tables",
@@ -48,6 +60,8 @@ _HOMES = {
     "follow": "listener",
     "good": "steps",
     "join": "steps",
+    "load_pipeline": "loading",
+    "report_of": "report",
     "schema_of": "typed",
     "sessions": "steps",
     "stateful": "steps",
@@ -56,10 +70,14 @@ _HOMES = {
 }
 
 __all__ = [
+    "DeadLetterReport",
     "GroupListener",
+    "OutputReport",
     "OutputStatus",
     "PenstockDataSource",
     "Pipeline",
+    "PipelineReport",
+    "PipelineService",
     "RunningPipeline",
     "TableDataSource",
     "WarehouseTable",
@@ -70,6 +88,8 @@ __all__ = [
     "follow",
     "good",
     "join",
+    "load_pipeline",
+    "report_of",
     "schema_of",
     "sessions",
     "spark_session",

@@ -35,10 +35,17 @@ class GroupListener(StreamingQueryListener):
 
     def follow(self, query: StreamingQuery, *, path: str, group: str) -> None:
         """Commit for this query from now on, and what it has reported already."""
-        self._groups[str(query.id)] = (path, Group(open_log(path), group))
+        self._groups[str(query.runId)] = (path, Group(open_log(path), group))
         progress: Any = query.lastProgress
         if progress is not None:
             self._commit(progress)
+        if not query.isActive:
+            # Its end may have been told already.
+            self._groups.pop(str(query.runId), None)
+
+    def is_following(self, query: StreamingQuery) -> bool:
+        """Whether something may still come: Spark tells of a query some time after it has ended."""
+        return str(query.runId) in self._groups
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
         """Nothing: :meth:`follow` says what is wanted."""
@@ -52,10 +59,10 @@ class GroupListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         """The group stays where it is; its progress came before."""
-        self._groups.pop(str(event.id), None)
+        self._groups.pop(str(event.runId), None)
 
     def _commit(self, progress: Any) -> None:
-        followed = self._groups.get(str(progress.id))
+        followed = self._groups.get(str(progress.runId))
         if followed is not None:
             path, group = followed
             for offsets in offsets_of(source.endOffset for source in progress.sources):
@@ -106,3 +113,8 @@ def follow(query: StreamingQuery, *, path: str, group: str) -> None:
         listener = _LISTENERS[session] = GroupListener()
         session.streams.addListener(listener)
     listener.follow(query, path=path, group=group)
+
+
+def is_followed(query: StreamingQuery) -> bool:
+    """Whether the offsets of a query's group may still move."""
+    return any(one.is_following(query) for one in list(_LISTENERS.values()))

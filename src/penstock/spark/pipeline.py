@@ -28,8 +28,11 @@ from penstock.log.names import check_name
 from penstock.messages import marks_of
 from penstock.pressure import DegradationDirective
 from penstock.spark import steps
+from penstock.spark.degrading import check_lag
 from penstock.spark.ledger import Ledger
 from penstock.spark.open_log import open_log
+from penstock.spark.replaying import replay_letters
+from penstock.spark.resetting import reset_output
 from penstock.spark.steps import Rules
 
 if TYPE_CHECKING:
@@ -53,6 +56,8 @@ class Output:
     format: str
     options: Mapping[str, str]
     mode: str
+    keys: tuple[str, ...] = ()
+    """The columns that rows are known by, in update mode."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +76,15 @@ class Source:
 
     def frame(self) -> DataFrame:
         """The fields of the class as columns, of the records that are good."""
-        return steps.good(self._decoded())
+        return steps.good(self._decoded(self.records()))
 
     def rejected(self) -> DataFrame:
         """The bad records, with the reason in a header. They go to the dead letters by themselves."""
-        return steps.bad(self._decoded())
+        records = self.pipeline._read(self.topic, {**self.options, "includeHeaders": "true"})
+        return steps.bad(self._decoded(records))
 
-    def _decoded(self) -> DataFrame:
-        return steps.decode(self.records(), self.kind, self.rules)
+    def _decoded(self, records: DataFrame) -> DataFrame:
+        return steps.decode(records, self.kind, self.rules)
 
 
 class Pipeline:
@@ -89,12 +95,22 @@ class Pipeline:
     ``<topic>.dead-letters``, once.
     """
 
-    def __init__(self, name: str, *, log: str, folder: str, records_max: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        log: str,
+        folder: str,
+        records_max: int | None = None,
+        lag_records_max: int | None = None,
+    ) -> None:
         self.name = check_name("group", name)
         self.log = log
         self.folder = folder.rstrip("/")
         self.records_max = records_max
         """Records of a micro-batch, of each source; no bound when None."""
+        self.lag_records_max = None if lag_records_max is None else check_lag(lag_records_max)
+        """How far an output may be behind before the pipeline leaves things out; None: it never does."""
         self.sources: list[Source] = []
         self.outputs: dict[str, Output] = {}
         self.directive = DegradationDirective()
@@ -116,14 +132,33 @@ class Pipeline:
         self.sources.append(found)
         return found
 
+    def records(self, *topics: str, **options: str) -> DataFrame:
+        """The records of topics as they are, in one stream; inside of a function, as a source is."""
+        return self._read(",".join(check_name("topic", topic) for topic in topics), options)
+
     def table(
-        self, path: str, *, mode: str = "append", partition_by: Sequence[str] = (), **options: str
+        self,
+        path: str,
+        *,
+        mode: str = "append",
+        key: Sequence[str] = (),
+        partition_by: Sequence[str] = (),
+        **options: str,
     ) -> Callable[[Build], Build]:
-        """The rows of the function go to a Delta table below the folder, each once."""
+        """The rows of the function go to a Delta table below the folder, each once.
+
+        In ``mode="update"`` a row takes the place of the one with the same ``key`` columns; the rows
+        that a micro-batch changes are collected on the driver.
+        """
+        if (mode == "update") != bool(key):
+            raise InvalidOption(
+                "key and mode='update' go together: name the columns that rows are known by",
+                option="key",
+            )
         chosen = {"path": f"{self.folder}/{path}", **options}
         if partition_by:
             chosen["partitionBy"] = ",".join(partition_by)
-        return self._output("penstock_table", chosen, mode)
+        return self._output("penstock_table", chosen, mode, tuple(key))
 
     def parquet(self, path: str, **options: str) -> Callable[[Build], Build]:
         """The rows of the function go to plain Parquet files, by Spark's own sink."""
@@ -135,21 +170,24 @@ class Pipeline:
         """The rows of the function go to a topic, as JSON, each once.
 
         ``key`` is the column that becomes the key. A frame with a column ``value`` is taken as it is.
+        In ``mode="update"`` the newest record of a key is what counts: give such a topic compaction.
         """
         check_name("topic", topic)
+        keys = ("key",) if mode == "update" else ()
 
         def declare(build: Build) -> Build:
             def shaped() -> DataFrame:
                 return steps.as_records(build(), key)
 
             shaped.__name__ = build.__name__
-            self._output("penstock", {"path": self.log, "topic": topic, **options}, mode)(shaped)
+            given = {"path": self.log, "topic": topic, **options}
+            self._output("penstock", given, mode, keys)(shaped)
             return build
 
         return declare
 
     def _output(
-        self, format_: str, options: Mapping[str, str], mode: str
+        self, format_: str, options: Mapping[str, str], mode: str, keys: tuple[str, ...] = ()
     ) -> Callable[[Build], Build]:
         if mode not in MODES:
             raise InvalidOption(f"mode is {mode!r}: use {', '.join(MODES)}", option="mode")
@@ -160,7 +198,7 @@ class Pipeline:
                 raise InvalidOption(
                     f"there are two outputs {name!r}: rename one function", option="name"
                 )
-            self.outputs[name] = Output(name, build, format_, dict(options), mode)
+            self.outputs[name] = Output(name, build, format_, dict(options), mode, keys)
             return build
 
         return declare
@@ -191,6 +229,28 @@ class Pipeline:
         running.wait(timeout)
         return running
 
+    def reset(self, output: str, *, yes: bool = False) -> list[str]:
+        """Start an output anew: its checkpoint, its ledger, its producer and the rows of its table go.
+
+        The next run reads from the first record that is kept. The records of a topic stay, and come
+        again behind the old ones. Without ``yes`` it raises UsageError, which says what would go.
+        """
+        known = {one.name: one for one in self.all_outputs()}
+        if output not in known:
+            raise InvalidOption(
+                f"there is no output {output!r}: there are {', '.join(known)}", option="output"
+            )
+        return reset_output(self, known[output], yes=yes)
+
+    def replay_dead_letters(self, topic: str, *, limit: int | None = None) -> int:
+        """Publish the bad records of a topic to it again, each once; how many.
+
+        They keep their key and their headers; ``penstock-attempts`` counts how often that was done.
+        Those that were replayed before are not replayed again; one that fails again is a new letter.
+        """
+        letters = self.dead_letters_of(topic)
+        return replay_letters(open_log(self.log), letters, topic, self.replay_group, limit)
+
     def all_outputs(self) -> list[Output]:
         """Those that were declared, and the dead letters of each source."""
         topics = {source.topic: source for source in self.sources}
@@ -208,6 +268,15 @@ class Pipeline:
         """The group as which an output reads."""
         return f"{self.name}.{output.name}"
 
+    @property
+    def replay_group(self) -> str:
+        """The group that knows which dead letters were replayed."""
+        return f"{self.name}.replay"
+
+    def dead_letters_of(self, topic: str) -> str:
+        """Where the bad records of a topic go."""
+        return f"{topic}.{DEAD_LETTERS}"
+
     def checkpoint_of(self, output: Output) -> str:
         """Where Spark keeps the state of an output."""
         return f"{self.folder}/checkpoints/{output.name}"
@@ -217,10 +286,9 @@ class Pipeline:
         return Ledger(open_log(self.log).store, self.group_of(output))
 
     def _dead_letters(self, source: Source) -> Output:
-        options = {"path": self.log, "topic": f"{source.topic}.{DEAD_LETTERS}"}
-        return Output(
-            f"{source.topic}.{DEAD_LETTERS}", source.rejected, "penstock", options, "append"
-        )
+        name = self.dead_letters_of(source.topic)
+        options = {"path": self.log, "topic": name}
+        return Output(name, source.rejected, "penstock", options, "append")
 
     def _read(self, topic: str, given: Mapping[str, str]) -> DataFrame:
         if self._spark is None or self._building is None:

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DeadlineExceeded, HandlerFailed
 from penstock.pressure import DegradationDirective
 from penstock.spark.checkpoint import ready_checkpoint
-from penstock.spark.listener import follow
+from penstock.spark.degrading import LagLevels
+from penstock.spark.group_lag import lag_of_group
+from penstock.spark.listener import follow, is_followed
+from penstock.spark.open_log import open_log
 from penstock.spark.pipeline import Output, Pipeline
+from penstock.spark.session import make_active
+from penstock.spark.sink_number import sink_number
+from penstock.spark.updating import check_update, update_writer
+from penstock.streaming.lag_pressure import GroupLag
 from penstock.system import System
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 STOP_SECONDS = 60.0
 LOOK_SECONDS = 0.2
+ADJUST_SECONDS = 1.0
+HEAR_SECONDS = 10.0
+START_SECONDS = 60.0
+STARTS_MAX = 5
+TOO_SLOW = "Python worker failed to connect back"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +76,9 @@ class RunningPipeline:
         self._clock = System().clock
         self._queries: dict[str, StreamingQuery] = {}
         self._outputs = {output.name: output for output in pipeline.all_outputs()}
+        limit = pipeline.lag_records_max
+        self._levels = None if limit is None or once else LagLevels(limit, self._clock)
+        self._adjusted = self._clock.monotonic()
 
     @property
     def queries(self) -> Mapping[str, StreamingQuery]:
@@ -70,10 +87,11 @@ class RunningPipeline:
 
     def start(self) -> None:
         """Start what does not run; when one cannot be started, those that were are stopped."""
+        make_active(self._spark)
         try:
             for output in self._outputs.values():
                 if output.name not in self._queries:
-                    self._queries[output.name] = self._start(output)
+                    self._queries[output.name] = self._start_surely(output)
         except BaseException:
             self.stop()
             raise
@@ -90,8 +108,45 @@ class RunningPipeline:
                 raise DeadlineExceeded(
                     f"after {timeout:g} s still at work: {names}", seconds=timeout
                 )
-            self._clock.sleep(LOOK_SECONDS)
+            self._rest()
+        self._hear_all()
         self._raise_failure()
+
+    def serve(
+        self, is_over: Callable[[], bool], on_look: Callable[[], object] | None = None
+    ) -> None:
+        """Run until it is told to end, or no query runs any more; then stop.
+
+        ``on_look`` is called a few times a second, to show how it goes. A query that failed does not
+        end the others; in the end its error is raised, as HandlerFailed.
+        """
+        try:
+            while not is_over() and any(query.isActive for query in self._queries.values()):
+                if on_look is not None:
+                    on_look()
+                self._rest()
+        finally:
+            self.stop()
+        self._raise_failure()
+
+    def adjust(self) -> DegradationDirective:
+        """Look at the lag of the slowest output, and leave out what it asks for; what that is.
+
+        Nothing with no ``lag_records_max``. Up and down go at different marks, and not more often than
+        every 15 seconds. :meth:`wait` and :meth:`serve` call it once a second.
+        """
+        if self._levels is None:
+            return self._pipeline.directive
+        directive = self._levels.directive(max((lag.records for lag in self.lags()), default=0))
+        self.degrade(directive)
+        return directive
+
+    def lags(self) -> list[GroupLag]:
+        """How far each output is behind, over all topics that it reads."""
+        log = open_log(self._pipeline.log)
+        topics = sorted({source.topic for source in self._pipeline.sources})
+        groups = [self._pipeline.group_of(output) for output in self._outputs.values()]
+        return [lag_of_group(log, group, topics) for group in groups]
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
         """Stop all queries, between two micro-batches where possible; nothing is lost by it."""
@@ -100,6 +155,7 @@ class RunningPipeline:
             self._clock.sleep(LOOK_SECONDS)
         for query in self._queries.values():
             query.stop()
+        self._hear_all()
 
     def status(self) -> list[OutputStatus]:
         """How every output is doing, as values."""
@@ -121,14 +177,41 @@ class RunningPipeline:
 
     # Inside
 
+    def _rest(self) -> None:
+        self._clock.sleep(LOOK_SECONDS)
+        if self._clock.monotonic() - self._adjusted >= ADJUST_SECONDS:
+            self.adjust()
+            self._adjusted = self._clock.monotonic()
+
+    def _hear_all(self) -> None:
+        """Wait for what Spark has to tell of queries that ended: the ledger and the offsets follow it."""
+        end = self._clock.monotonic() + HEAR_SECONDS
+        while any(map(is_followed, self._queries.values())) and self._clock.monotonic() < end:
+            self._clock.sleep(LOOK_SECONDS / 10)
+
+    def _start_surely(self, output: Output) -> StreamingQuery:
+        """Start a query and wait until its sources are there.
+
+        Each has a process, which Spark gives ten seconds to start: on a busy machine many at a time
+        would be too slow. One that was too slow all the same is started again.
+        """
+        for _ in range(STARTS_MAX - 1):
+            query = self._start(output)
+            end = self._clock.monotonic() + START_SECONDS
+            while _is_starting(query) and self._clock.monotonic() < end:
+                self._clock.sleep(LOOK_SECONDS / 4)
+            if TOO_SLOW not in str(query.exception() or ""):
+                return query
+        return self._start(output)
+
     def _start(self, output: Output) -> StreamingQuery:
         pipeline = self._pipeline
         checkpoint = pipeline.checkpoint_of(output)
-        ready_checkpoint(checkpoint, pipeline.ledger_of(output))
+        sink = partial(sink_number, pipeline, output)
+        ready_checkpoint(checkpoint, pipeline.ledger_of(output), committed=sink)
         frame = pipeline.build(output, self._spark)
         writer = (
-            frame.writeStream.format(output.format)
-            .options(**output.options)
+            self._target(frame, output)
             .option("checkpointLocation", checkpoint)
             .outputMode(output.mode)
             .queryName(pipeline.group_of(output))
@@ -140,6 +223,13 @@ class RunningPipeline:
         query = writer.start()
         follow(query, path=pipeline.log, group=pipeline.group_of(output))
         return query
+
+    def _target(self, frame: DataFrame, output: Output) -> DataStreamWriter:
+        if output.mode != "update":
+            return frame.writeStream.format(output.format).options(**output.options)
+        check_update(frame, output.keys)
+        group = self._pipeline.group_of(output)
+        return frame.writeStream.foreachBatch(update_writer(output, group))
 
     def _status(self, name: str, query: StreamingQuery) -> OutputStatus:
         progress: Any = query.lastProgress
@@ -169,6 +259,10 @@ class RunningPipeline:
                     f"output {name!r} of pipeline {self._pipeline.name!r} failed: {_first_line(failure)}",
                     output=name,
                 ) from failure
+
+
+def _is_starting(query: StreamingQuery) -> bool:
+    return query.isActive and query.status["message"] == "Initializing sources"
 
 
 def _is_busy(query: StreamingQuery) -> bool:

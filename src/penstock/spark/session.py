@@ -118,6 +118,16 @@ def _running() -> SparkSession | None:
     return SparkSession.getActiveSession()
 
 
+def make_active(session: SparkSession) -> None:
+    """Make it the session of this thread too: Spark looks up sinks in Python by that alone.
+
+    A session is that of the thread that started it. Spark Connect knows no such thing.
+    """
+    java: Any = getattr(session, "_jvm", None)
+    if java is not None:
+        java.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
+
+
 def _as_wanted(session: SparkSession, master: str | None) -> SparkSession:
     present = session.conf.get("spark.master", None)
     if master is not None and present is not None and present != master:

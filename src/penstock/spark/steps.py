@@ -6,8 +6,9 @@ after them. ``decode`` tells good records from bad ones and loses neither.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 RECORD = "_record"
-"""Where a row comes from: topic, partition, offset, timestamp and key of its record."""
+"""Where a row comes from: topic, partition, offset, timestamp and key of its record, and headers if they are read."""
+RECORD_FIELDS = ("topic", "partition", "offset", "timestamp", "key", "headers")
 REASON = "_reason"
 """Why a record is bad; null for a good one."""
 CORRUPT = "_corrupt"
@@ -37,7 +39,8 @@ def decode(frame: DataFrame, kind: type, rules: Rules | None = None) -> DataFram
     schema = schema_of(kind)
     parsed = _parsed(frame, schema)
     fields = [F.col(f"_parsed.{name}").alias(name) for name in schema.names]
-    record = F.struct("topic", "partition", "offset", "timestamp", "key").alias(RECORD)
+    about = [name for name in RECORD_FIELDS if name in frame.columns]
+    record = F.struct(*about).alias(RECORD)
     decoded = parsed.select(
         *fields, record, F.col("value").alias("_value"), _broken(kind).alias(REASON)
     )
@@ -91,8 +94,16 @@ def bad(frame: DataFrame) -> DataFrame:
     return frame.where(F.col(REASON).isNotNull()).select(
         where["key"].alias("key"),
         F.col("_value").alias("value"),
-        F.array(*headers).alias("headers"),
+        _after_own(frame, F.array(*headers)).alias("headers"),
     )
+
+
+def _after_own(frame: DataFrame, headers: Column) -> Column:
+    """Behind the headers that the record had; of two with one name the last one counts."""
+    fields = cast("StructType", frame.schema[RECORD].dataType).names
+    if "headers" not in fields:
+        return headers
+    return F.concat(F.coalesce(F.col(RECORD)["headers"], F.array_except(headers, headers)), headers)
 
 
 def deduplicate(frame: DataFrame, *columns: str, time: str, within: str) -> DataFrame:
@@ -189,9 +200,12 @@ def stateful(
         raise InvalidOption("time and late go together: give both", option="time")
     if time is not None and late is not None:
         frame = frame.withWatermark(time, late)
-    return frame.groupBy(*by).transformWithState(
-        processor, columns, mode, "None" if time is None else "EventTime"
-    )
+    with warnings.catch_warnings():
+        # Spark warns of a pandas that is newer than it knows; rows are not touched by it here.
+        warnings.simplefilter("ignore", FutureWarning)
+        return frame.groupBy(*by).transformWithState(
+            processor, columns, mode, "None" if time is None else "EventTime"
+        )
 
 
 def _check_columns(frame: DataFrame, names: Sequence[str]) -> None:

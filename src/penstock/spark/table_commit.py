@@ -59,7 +59,7 @@ def commit_files(
         _add(table, wanted, options, written, transaction, overwrite)
     except DeltaError as error:
         raise StoreFailed(f"the table {options.path} could not be changed: {error}") from error
-    _make_log_durable(options.path)
+    make_log_durable(options.path)
     return True
 
 
@@ -153,7 +153,7 @@ def _new_fields(table: DeltaTable, schema: Schema, options: TableOptions) -> lis
     return new
 
 
-def _make_log_durable(path: str, files: Files | None = None) -> None:
+def make_log_durable(path: str, files: Files | None = None) -> None:
     """The commit is a file that was renamed; without a sync a power cut could take it back."""
     files = files or OsFiles()
     folder = os.path.join(path, LOG)

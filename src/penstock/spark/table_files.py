@@ -58,7 +58,7 @@ def write_files(
             max_rows_per_file=file_rows_max, max_rows_per_group=min(file_rows_max, 1 << 20),
             max_open_files=OPEN_FILES_MAX, max_partitions=1 << 16,
         )  # fmt: skip
-        _make_durable(folder, [one.path for one in written], files)
+        make_durable(folder, [one.path for one in written], files)
     except BaseException:
         remove_files(folder, [os.path.relpath(one.path, folder) for one in written], files)
         raise
@@ -86,7 +86,8 @@ def _partitioning(schema: pa.Schema, names: Sequence[str]) -> ds.Partitioning | 
     return ds.partitioning(pa.schema([schema.field(name) for name in names]), flavor="hive")
 
 
-def _make_durable(folder: str, paths: Sequence[str], files: Files) -> None:
+def make_durable(folder: str, paths: Sequence[str], files: Files) -> None:
+    """Sync files below a folder, and the folders that have their names."""
     for path in paths:
         descriptor = files.open(path)
         try:
