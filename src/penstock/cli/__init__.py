@@ -1,0 +1,5 @@
+"""The command ``penstock``."""
+
+from penstock.cli.main import main
+
+__all__ = ["main"]
