@@ -39,6 +39,15 @@ def test_only_the_last_plans_are_kept(ledger) -> None:
     assert len(plans) == PLANS_MAX
 
 
+def test_a_plan_takes_the_place_of_one_with_the_same_start(ledger) -> None:
+    for start, end in ((0, 3), (3, 5), (5, 5), (3, 9)):
+        ledger.plan({"orders": {0: start}}, {"orders": {0: end}})
+    (plans,) = ledger.plans()
+    assert [json.loads(one.end)["orders"]["0"] for one in plans] == [3, 9]
+    ledger.plan({"orders": {0: 0}}, {"orders": {0: 3}})
+    assert ledger.plans() == [plans], "one that is done again changes nothing"
+
+
 def test_a_forgotten_ledger_knows_nothing(ledger) -> None:
     ledger.plan({"orders": {0: 0}}, {"orders": {0: 7}})
     ledger.note(done(0, "x"))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import TypeVar
 
 import msgspec
@@ -62,12 +63,16 @@ class Ledger:
         self._folder = f"ledgers/{check_name('group', group)}"
 
     def plan(self, start: Offsets, end: Offsets) -> None:
-        """A micro-batch is about to read this; durable when it returns."""
+        """A micro-batch is about to read this; durable when it returns.
+
+        It takes the place of one with the same start, of which nothing came out, and of those after it.
+        """
         new = Range(_text(start), _text(end))
         key = self._plan_key(sorted(end))
         before = self._read(key, list[Range]) or []
-        if not before or before[-1] != new:
-            self._write(key, [*before, new][-PLANS_MAX:])
+        if new.start != new.end and new not in before:
+            kept = takewhile(lambda one: one.start != new.start, before)
+            self._write(key, [*kept, new][-PLANS_MAX:])
 
     def note(self, progress: Progress) -> None:
         """A micro-batch is done."""

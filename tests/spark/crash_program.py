@@ -1,0 +1,71 @@
+"""A driver that is killed again and again: a topic to a table and to a topic; run by test_crash_kills.py.
+
+It runs until there is a file ``stop`` in the folder and all that was published is written.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from typing import TYPE_CHECKING
+
+from penstock import Event, topic
+from penstock.errors import HandlerFailed
+from penstock.spark import Pipeline, spark_session
+from penstock.spark.session import JAVA_OPTIONS
+from tests.spark.conftest import QUICK
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+RECORDS_MAX = 200
+FAILURES_MAX = 1_000
+
+
+@topic("sold", key="item")
+class Sold(Event):
+    item: str
+    amount: int
+
+
+def shop(log: str, folder: str) -> Pipeline:
+    pipeline = Pipeline("shop", log=log, folder=folder, records_max=RECORDS_MAX)
+    sold = pipeline.source(Sold)
+
+    @pipeline.table("sold")
+    def to_table() -> DataFrame:
+        return sold.frame().selectExpr("item", "amount", "_record.partition", "_record.offset")
+
+    @pipeline.topic("sold-again", key="item", partitions="2")
+    def to_topic() -> DataFrame:
+        return sold.frame().selectExpr("item", "amount", "_record.partition", "_record.offset")
+
+    return pipeline
+
+
+def is_stopped(folder: str) -> bool:
+    return os.path.exists(os.path.join(folder, "stop"))
+
+
+def main(log: str, folder: str) -> None:
+    warnings.simplefilter("ignore")
+    # Four attempts of a task, as in a cluster: the death of a worker is no end of the query.
+    settings = {JAVA_OPTIONS: QUICK}
+    spark = spark_session("crash", master="local[2,4]", config=settings)
+    pipeline = shop(log, folder)
+    for _ in range(FAILURES_MAX):
+        running = pipeline.start(spark)
+        print("running", flush=True)
+        try:
+            running.serve(lambda: is_stopped(folder))
+            break
+        except HandlerFailed as failure:
+            print("failed", str(failure)[:200].replace("\n", " "), flush=True)
+    pipeline.run(spark, timeout=240.0)
+    print("done", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

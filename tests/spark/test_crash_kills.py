@@ -1,0 +1,242 @@
+"""Kills with -9 of everything that takes part; then each record is in the table and the topic once."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import pytest
+
+from penstock.errors import NotSupported
+from penstock.spark.java import find_java
+from penstock.spark.tables import WarehouseTable
+from tests.spark.processes import JAVA, READER, WORKER, below, kill, of_kind
+
+ROOT = Path(__file__).parent.parent.parent
+ITEMS = 7
+PARTITIONS = 2
+START_SECONDS = 240.0
+END_SECONDS = 400.0
+POWER = "power"
+"""Not a process: all of them, and the files that Spark did not sync are empty afterwards."""
+WORK_FIRST = 0.75
+"""How many kills wait until a micro-batch is done; the others may come while queries start."""
+TICKS_MAX = 400
+VICTIMS = (JAVA, WORKER, READER, POWER)
+
+
+class Driver:
+    """The program as a process of its own, and what it says."""
+
+    def __init__(self, log: str, folder: Path) -> None:
+        self._errors = (folder / "driver.err").open("a")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.crash_program", log, str(folder)],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+        )  # fmt: skip
+        self._said: list[str] = []
+        self._more = threading.Condition()
+        self._listener = threading.Thread(target=self._listen, args=(self._process.stdout,))
+        self._listener.start()
+
+    def wait_for(self, word: str, seconds: float, *, times: int = 1) -> None:
+        with self._more:
+            self._more.wait_for(
+                lambda: self.times(word) >= times or self._process.poll() is not None, seconds
+            )
+        assert self.times(word) >= times, f"no {word!r} but {self._said}"
+
+    def times(self, word: str) -> int:
+        return sum(line.startswith(word) for line in self._said)
+
+    def is_up(self) -> bool:
+        return self._process.poll() is None
+
+    def processes(self) -> dict[int, str]:
+        return below(self._process.pid)
+
+    def kill(self) -> None:
+        """All of it, the driver first: it cannot tidy up."""
+        everything = [self._process.pid, *self.processes()]
+        kill(everything)
+        self.close()
+
+    def close(self) -> None:
+        if self.is_up():
+            kill([*self.processes(), self._process.pid])
+        self._process.wait(60)
+        self._listener.join(60)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._errors.close()
+
+    def _listen(self, lines: IO[str] | None) -> None:
+        for line in lines or ():
+            with self._more:
+                self._said.append(line.strip())
+                self._more.notify_all()
+        with self._more:
+            self._more.notify_all()
+
+
+class Publisher:
+    """Publishes all the time, from a thread."""
+
+    def __init__(self, log: Any, seed: int) -> None:
+        self._log = log
+        self._random = random.Random(seed)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._publish)
+        self._published = threading.Semaphore(0)
+        self._thread.start()
+
+    def wait_for_more(self, times: int) -> None:
+        """Until so many calls more were made."""
+        while self._published.acquire(blocking=False):
+            pass
+        for _ in range(times):
+            self._published.acquire(timeout=60)
+
+    def wait_until(self, met: Callable[[], bool]) -> None:
+        """Until something is so, or has had enough time to be."""
+        for _ in range(TICKS_MAX):
+            if met():
+                return
+            self.wait_for_more(1)
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join(60)
+
+    def _publish(self) -> None:
+        while not self._over.wait(0.2):
+            items = [f"item-{self._random.randrange(ITEMS)}" for _ in range(10)]
+            values = [
+                msgspec.json.encode({"item": one, "amount": self._random.randrange(1_000)})
+                for one in items
+            ]
+            self._log.publish("sold", values, [one.encode() for one in items])
+            self._published.release()
+
+
+Totals = dict[str, tuple[int, int, int, int]]
+
+
+def totals(rows: Iterable[Mapping[str, Any]]) -> Totals:
+    """Count, sum, smallest and largest amount of each item."""
+    amounts = defaultdict(list)
+    for row in rows:
+        amounts[row["item"]].append(row["amount"])
+    return {item: (len(of), sum(of), min(of), max(of)) for item, of in amounts.items()}
+
+
+def places(rows: Iterable[Mapping[str, Any]]) -> list[tuple[int, int]]:
+    return sorted((row["partition"], row["offset"]) for row in rows)
+
+
+@pytest.fixture
+def driven(log: Any, tmp_path: Path) -> tuple[Any, Path]:
+    try:
+        find_java()
+    except NotSupported as missing:
+        pytest.skip(str(missing))
+    log.create("sold", partitions=PARTITIONS)
+    return log, tmp_path / "warehouse"
+
+
+def empty_checkpoints(folder: Path) -> None:
+    """What a power cut leaves of files that were never synced."""
+    for file in (folder / "checkpoints").rglob("*"):
+        if file.is_file() and ".damaged-" not in str(file):
+            file.write_bytes(b"")
+
+
+def micro_batch(folder: Path) -> int:
+    """The last one that Spark noted as done, of the table."""
+    commits = (folder / "checkpoints" / "to-table" / "commits").glob("[0-9]*")
+    return max((int(file.name) for file in commits), default=-1)
+
+
+def strike(driver: Driver, victim: str, folder: Path, choice: random.Random) -> bool:
+    """Kill the victim; whether the driver has to be started again."""
+    there = of_kind(driver.processes(), victim)
+    if victim in {WORKER, READER}:
+        kill([choice.choice(there)] if there else [])
+        return not driver.is_up()
+    if victim == JAVA:
+        kill(there)
+    driver.kill()
+    if victim == POWER:
+        empty_checkpoints(folder)
+    return True
+
+
+def kill_again_and_again(log: Any, folder: Path, victims: list[str], seed: int) -> None:
+    choice = random.Random(seed)
+    folder.mkdir()
+    publisher = Publisher(log, seed)
+    driver = Driver(log.path, folder)
+    done = -1
+    try:
+        for victim in victims:
+            driver.wait_for("running", START_SECONDS, times=driver.times("failed") + 1)
+            if choice.random() < WORK_FIRST:
+                publisher.wait_until(lambda: micro_batch(folder) > done)  # noqa: B023 - called here
+            publisher.wait_for_more(choice.randrange(20))  # any stage of any micro-batch
+            done = micro_batch(folder)
+            if strike(driver, victim, folder, choice) or not driver.is_up():
+                driver.close()
+                driver = Driver(log.path, folder)
+        publisher.stop()
+        (folder / "stop").touch()
+        driver.wait_for("done", END_SECONDS)
+    finally:
+        publisher.stop()
+        driver.close()
+
+
+def check(log: Any, folder: Path) -> int:
+    """Compare the table and the topic with the topic that all came from; how many records there are."""
+    given = log.rows(subscribe="sold")
+    expected = [
+        {
+            **msgspec.json.decode(row["value"]),
+            "partition": row["partition"],
+            "offset": row["offset"],
+        }
+        for row in given
+    ]
+    table = WarehouseTable(str(folder / "sold")).arrow().to_pylist()
+    again = [msgspec.json.decode(row["value"]) for row in log.rows(subscribe="sold-again")]
+    for found in (table, again):
+        assert totals(found) == totals(expected)
+        assert places(found) == places(expected), "each record once"
+    return len(expected)
+
+
+def run(driven: tuple[Any, Path], victims: list[str], seed: int) -> None:
+    print(f"seed {seed}, victims {victims}")
+    log, folder = driven
+    kill_again_and_again(log, folder, victims, seed)
+    assert check(log, folder) > 0
+
+
+@pytest.mark.timeout(900)
+def test_a_power_cut_and_dead_workers_lose_and_double_nothing(driven: tuple[Any, Path]) -> None:
+    run(driven, [WORKER, READER, POWER, WORKER], seed=6)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("kills", [20, 200])
+def test_many_kills_at_random_stages(driven: tuple[Any, Path], kills: int) -> None:
+    seed = int(os.environ.get("PENSTOCK_SEED", random.randrange(1 << 32)))
+    choice = random.Random(seed)
+    run(driven, choice.choices(VICTIMS, [4, 6, 4, 4], k=kills), seed)
