@@ -64,30 +64,30 @@ async def opening(url):
         pass
 
 
-@pytest.mark.parametrize("url", ["nowhere:x", "orders", "kafka"])
+@pytest.mark.parametrize("url", ["nowhere:x", "orders", "parrot"])
 async def test_an_unknown_scheme_is_told_which_there_are(registry, url):
-    registry.register("kafka", Carrier)
-    registry.register("nats", "nowhere:Transport", extra="nats")
+    registry.register("parrot", Carrier)
+    registry.register("pigeon", "nowhere:Transport", extra="birds")
     with pytest.raises(
-        errors.InvalidOption, match=r"use log: or memory:.*; kafka:, nats: have"
+        errors.InvalidOption, match=r"use log: or memory:.*parrot:, pigeon:.* have"
     ) as caught:
         await opening(url)
-    assert caught.value.known == ("kafka", "log", "memory", "nats")
+    assert {"log", "memory", "parrot", "pigeon"} <= set(caught.value.known)
 
 
 async def test_a_transport_that_carries_no_bus_says_so(registry):
     with pytest.raises(errors.InvalidOption):
-        await opening("kafka://localhost")
-    registry.register("kafka", Carrier)
+        await opening("parrot://localhost")
+    registry.register("parrot", Carrier)
     with pytest.raises(
-        errors.NotSupported, match=r"kafka: has a transport.*cannot carry a bus yet"
+        errors.NotSupported, match=r"parrot: has a transport.*cannot carry a bus yet"
     ):
-        await opening("kafka://localhost")
+        await opening("parrot://localhost")
 
 
-@pytest.mark.parametrize("scheme", ["kafka", "nowhere"])
+@pytest.mark.parametrize("scheme", ["parrot", "nowhere"])
 async def test_the_error_does_not_tell_the_password(registry, scheme):
-    registry.register("kafka", Carrier)
+    registry.register("parrot", Carrier)
     with pytest.raises(errors.UsageError) as caught:
         await opening(f"{scheme}://ada:secret@localhost")
     assert "secret" not in str(caught.value)

@@ -95,7 +95,7 @@ def test_what_is_no_transport_is_refused():
 def test_an_unknown_scheme_names_the_known_ones_and_no_password(url):
     registry = TransportRegistry()
     registry.register("pigeon", Pigeons)
-    with pytest.raises(InvalidOption, match="log:, memory:, pigeon:") as refused:
+    with pytest.raises(InvalidOption, match="log:, memory:, (.*, )?pigeon:") as refused:
         registry.make(url)
     assert "secret" not in str(refused.value)
     assert refused.value.known == registry.schemes()
@@ -103,17 +103,17 @@ def test_an_unknown_scheme_names_the_known_ones_and_no_password(url):
 
 def test_a_missing_package_names_the_extra():
     registry = TransportRegistry()
-    registry.register("kafka", "penstock_no_such_package.kafka:Kafka", extra="kafka")
-    assert "kafka" in registry.schemes()  # which imports nothing
-    with pytest.raises(MissingExtra, match=r"pip install 'penstock\[kafka\]'") as refused:
-        registry.make("kafka://localhost")
-    assert refused.value.extra == "kafka"
+    registry.register("parrot", "penstock_no_such_package.birds:Parrots", extra="birds")
+    assert "parrot" in registry.schemes()  # which imports nothing
+    with pytest.raises(MissingExtra, match=r"pip install 'penstock\[birds\]'") as refused:
+        registry.make("parrot://localhost")
+    assert refused.value.extra == "birds"
 
 
 def test_third_parties_come_by_entry_point(installed):
     installed(pigeon=HERE, log=HERE, broken="penstock_no_such_package:X")
     registry = TransportRegistry()
-    assert registry.schemes() == ("broken", "log", "memory", "pigeon")
+    assert {"broken", "log", "memory", "pigeon"} <= set(registry.schemes())
     assert registry.find("pigeon:").__name__ == "Pigeons"
     assert registry.find("log:./data") is EmbeddedTransport
     with pytest.raises(MissingExtra, match="penstock_no_such_package"):

@@ -16,6 +16,10 @@ from penstock.transports.base import Transport
 
 ENTRY_POINTS = "penstock.transports"
 EMBEDDED = "penstock.transports.embedded:EmbeddedTransport"
+BROKERS = {
+    "kafka": ("penstock.transports.kafka:KafkaTransport", "kafka"),
+}
+"""Scheme → transport, and the extra that its packages come with."""
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,31}")
 
 
@@ -48,11 +52,12 @@ class _Maker:
 class TransportRegistry:
     """URL schemes and their transports, and the one that is active.
 
-    A new registry knows ``log:`` and ``memory:`` and what is installed with an entry point.
+    A new registry knows ``log:``, ``memory:``, the brokers and what is installed with an entry point.
     """
 
     def __init__(self) -> None:
         self._makers = {scheme: _Maker(EMBEDDED, None) for scheme in ("log", "memory")}
+        self._makers |= {scheme: _Maker(*broker) for scheme, broker in BROKERS.items()}
         self._looked = False
         self._active: Transport | None = None
 

@@ -1,0 +1,285 @@
+"""Questions and orders to Kafka about topics and groups. Nothing here joins a group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from penstock.errors import (
+    BrokerFailed,
+    DeadlineExceeded,
+    InvalidOption,
+    NotSupported,
+    SubscriberBusy,
+    UnknownTopic,
+)
+from penstock.log.lag import PartitionLag
+from penstock.system import System
+from penstock.transports.kafka_settings import KafkaSettings
+from penstock.transports.kafka_thread import CallThread
+
+LOOKUP_GROUP = "penstock-lookup"
+"""The client wants a name; nothing is ever committed under it."""
+GROUPS_AT_ONCE = 32
+EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+NO_SUCH_GROUP = {KafkaError.GROUP_ID_NOT_FOUND}
+
+_T = TypeVar("_T")
+
+
+class KafkaAdmin:
+    """Topics, partitions, committed offsets and lag. Every call has a deadline."""
+
+    def __init__(self, settings: KafkaSettings, system: System, seconds: float) -> None:
+        self._settings = settings
+        self._system = system
+        self._seconds = seconds
+        self._client: AdminClient = settings.make(AdminClient, settings.client("admin"))
+        self._lookup: _Lookup | None = None
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        lookup, self._lookup = self._lookup, None
+        if lookup is not None:
+            await lookup.close()
+
+    async def names(self) -> list[str]:
+        """All topics but those that Kafka keeps for itself."""
+        try:
+            found = await asyncio.to_thread(self._client.list_topics, timeout=self._seconds)
+        except KafkaException as error:
+            if error.args[0].code() in {KafkaError._TIMED_OUT, KafkaError._TRANSPORT}:
+                raise self._settings.unreachable("list the topics", self._seconds) from None
+            raise self._settings.error(error, "list the topics", self._seconds) from error
+        return sorted(name for name in found.topics if not name.startswith("__"))
+
+    async def count(self, topic: str) -> int:
+        """How many partitions a topic has; UnknownTopic when it is not there. Makes none."""
+        asked = self._client.describe_topics(
+            TopicCollection([topic]), request_timeout=self._seconds
+        )
+        found = await self._answer(asked[topic], f"look at {topic!r}", topic=topic)
+        return len(found.partitions)
+
+    async def create(
+        self, topic: str, partitions: int, replicas: int, config: Mapping[str, str]
+    ) -> None:
+        """Make a topic when it is not there."""
+        new = NewTopic(topic, partitions, replicas, config=dict(config))
+        asked = self._client.create_topics([new], request_timeout=self._seconds)
+        try:
+            await self._answer(asked[topic], f"make {topic!r}")
+        except BrokerFailed as refused:
+            if refused.code == "TOPIC_ALREADY_EXISTS":
+                return
+            if refused.code in {
+                "INVALID_CONFIG",
+                "INVALID_PARTITIONS",
+                "INVALID_REPLICATION_FACTOR",
+            }:
+                raise InvalidOption(str(refused), option="topic", topic=topic) from refused
+            raise
+        await self._appeared(topic)
+
+    async def _appeared(self, topic: str) -> None:
+        """Brokers hear of a new topic a moment after it was made."""
+        async with asyncio.timeout(self._seconds):
+            while True:
+                try:
+                    await self.count(topic)
+                except UnknownTopic:
+                    await asyncio.sleep(0.02)
+                else:
+                    return
+
+    async def grow(self, topic: str, partitions: int) -> None:
+        """Add partitions; Kafka takes none away."""
+        now = await self.count(topic)
+        if partitions < now:
+            raise NotSupported(
+                f"{topic!r} has {now} partitions, and Kafka takes none away: make the topic anew",
+                topic=topic,
+            )
+        if partitions > now:
+            new = NewPartitions(topic, partitions)
+            asked = self._client.create_partitions([new], request_timeout=self._seconds)
+            await self._answer(asked[topic], f"add partitions to {topic!r}", topic=topic)
+
+    async def offsets(self, topic: str, spec: OffsetSpec, count: int) -> dict[int, int]:
+        """Partition → offset: the first, the end of what can be read, or from a time on."""
+        asked = self._client.list_offsets(
+            {TopicPartition(topic, number): spec for number in range(count)},
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=self._seconds,
+        )
+        found = await self._answers(asked.values(), f"look for offsets of {topic!r}", topic=topic)
+        return {place.partition: one.offset for place, one in zip(asked, found, strict=True)}
+
+    async def committed(
+        self, group: str, topic: str | None = None, count: int = 0
+    ) -> dict[TopicPartition, int]:
+        """What a group committed, of one topic or of all."""
+        places = None if topic is None else [TopicPartition(topic, one) for one in range(count)]
+        asked = self._client.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, places)], request_timeout=self._seconds
+        )
+        found = await self._answer(
+            asked[group], f"ask for the offsets of {group!r}", absent=NO_SUCH_GROUP
+        )
+        return {
+            place: place.offset
+            for place in (found.topic_partitions if found is not None else ())
+            if place.error is None and place.offset >= 0
+        }
+
+    async def lag(self, topic: str, group: str) -> Sequence[PartitionLag]:
+        """What a group has not committed; one that never did has everything before it."""
+        count = await self.count(topic)
+        committed, first, end = await asyncio.gather(
+            self.committed(group, topic, count),
+            self.offsets(topic, EARLIEST, count),
+            self.offsets(topic, LATEST, count),
+        )
+        at = first | {place.partition: offset for place, offset in committed.items()}
+        waiting = {number: at[number] for number in at if at[number] < end[number]}
+        times = await self._times(topic, waiting) if waiting else {}
+        now = self._system.clock.time_ms()
+        return [
+            PartitionLag(number, at[number], end[number], max(0, now - times.get(number, now)))
+            for number in range(count)
+        ]
+
+    async def _times(self, topic: str, places: Mapping[int, int]) -> dict[int, int]:
+        if self._lookup is None:
+            self._lookup = _Lookup(self._settings, self._system)
+        return await self._lookup.times(topic, places, self._seconds)
+
+    async def groups(self, topic: str) -> list[str]:
+        """The groups that have committed something of a topic."""
+        count = await self.count(topic)
+        asked = self._client.list_consumer_groups(request_timeout=self._seconds)
+        listed = (await self._answer(asked, "list the groups")).valid
+        gate = asyncio.Semaphore(GROUPS_AT_ONCE)
+
+        async def has_read(group: str) -> bool:
+            async with gate:
+                return bool(await self.committed(group, topic, count))
+
+        names = sorted(one.group_id for one in listed)
+        read = await asyncio.gather(*map(has_read, names))
+        return [name for name, has in zip(names, read, strict=True) if has]
+
+    async def forget(self, topic: str, group: str) -> None:
+        """Forget a group without members."""
+        await self.count(topic)
+        held = await self.committed(group)
+        others = {place.topic for place in held} - {topic}
+        if others:
+            raise NotSupported(
+                f"group {group!r} has read {', '.join(sorted(others))} too, and Kafka's client forgets "
+                "a group only as a whole: use a group for each topic",
+                group=group,
+                topic=topic,
+            )
+        asked = self._client.delete_consumer_groups([group], request_timeout=self._seconds)
+        try:
+            await self._answer(asked[group], f"forget {group!r}", absent=NO_SUCH_GROUP)
+        except BrokerFailed as refused:
+            if refused.code == "NON_EMPTY_GROUP":
+                raise SubscriberBusy(
+                    f"group {group!r} has members: close them first", group=group, topic=topic
+                ) from refused
+            raise
+
+    async def _answers(
+        self, asked: Iterable[Future[Any]], what: str, **fields: object
+    ) -> list[Any]:
+        return [await self._answer(one, what, (), **fields) for one in asked]
+
+    async def _answer(
+        self, asked: Future[_T], what: str, absent: Iterable[int] = (), **fields: object
+    ) -> Any:
+        """What a call of the client brings; None for an error that means that there is nothing."""
+        future = asyncio.wrap_future(asked)
+        # Whoever waits may be gone when it comes; then its error is nobody's.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            async with asyncio.timeout(self._seconds + 1.0):
+                return await asyncio.shield(future)
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code in absent:
+                return None
+            if code == KafkaError._TIMED_OUT:
+                raise self._settings.unreachable(what, self._seconds) from None
+            raise self._settings.error(error, what, self._seconds, **fields) from error
+        except TimeoutError:
+            raise self._settings.unreachable(what, self._seconds) from None
+
+
+class _Lookup:
+    """Reads single records, to know their time. It is no member of a group."""
+
+    def __init__(self, settings: KafkaSettings, system: System) -> None:
+        self._thread = CallThread(system, "penstock-kafka-lookup")
+        own = {
+            "group.id": LOOKUP_GROUP,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "queued.min.messages": 1,
+            "fetch.wait.max.ms": 10,
+        }
+        self._client: Consumer = settings.make(Consumer, settings.client("consumer") | own)
+        self._clock = system.clock
+
+    async def times(self, topic: str, places: Mapping[int, int], seconds: float) -> dict[int, int]:
+        """Partition → time of the first record from an offset on; none where none is left."""
+        return await self._thread.call(self._times, topic, dict(places), seconds)
+
+    def _times(self, topic: str, places: dict[int, int], seconds: float) -> dict[int, int]:
+        until = self._clock.monotonic() + seconds
+        found: dict[int | None, int] = {}
+        missing: set[int | None] = set(places)
+        client = self._client
+        client.assign([TopicPartition(topic, number, at) for number, at in places.items()])
+        try:
+            while missing:
+                message = client.poll(0.1)
+                if self._clock.monotonic() > until:
+                    raise DeadlineExceeded(
+                        f"could not read the oldest records of {topic!r} within {seconds:g} s",
+                        topic=topic,
+                        seconds=seconds,
+                    )
+                number = None if message is None else message.partition()
+                if message is None or number not in missing:
+                    continue
+                error = message.error()
+                if error is None:
+                    found[number] = message.timestamp()[1]
+                if error is None or error.code() == KafkaError._PARTITION_EOF:
+                    missing.discard(number)
+        finally:
+            client.unassign()
+        return {number: found[number] for number in places if number in found}
+
+    async def close(self) -> None:
+        await self._thread.call(self._client.close)
+        await self._thread.close()

@@ -1,0 +1,276 @@
+"""The blocking side of a consumer: Kafka's client, called in one thread (commits in any).
+
+Its calls about partitions come while it is asked for records, in the thread that asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from itertools import groupby, repeat
+from typing import Any, Protocol
+
+from confluent_kafka import Consumer as Client
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from penstock.errors import InvalidOption, OffsetOutOfRange
+from penstock.log.records import NO_HEADERS
+from penstock.system import Clock
+from penstock.transports.kafka_settings import LOGGER
+from penstock.transports.records import StartPosition, StreamRecord
+
+ASSIGN_TRIES = 5
+SEEK_SECONDS = 10.0
+AGAIN_SECONDS = 0.05
+
+Fetched = list[tuple[int, list[StreamRecord]]]
+
+PASSING = {
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._MAX_POLL_EXCEEDED,
+    KafkaError._PARTITION_EOF,
+    KafkaError._RESOLVE,
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+}
+"""What the client gets over by itself, or tells in another way too."""
+
+
+class Hooks(Protocol):
+    """What the member is told, in the thread that asks for records."""
+
+    def gained(self, starts: Mapping[int, int]) -> None:
+        """It has these partitions from now on, from these offsets."""
+        ...
+
+    def release(self, partitions: frozenset[int]) -> None:
+        """They go to another member when this returns."""
+        ...
+
+    def lost(self, partitions: frozenset[int]) -> None:
+        """They are another member's already."""
+        ...
+
+
+class KafkaMember:
+    """One member of a group, on one topic."""
+
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        start: StartPosition,
+        hooks: Hooks,
+        clock: Clock,
+        *,
+        cooperative: bool,
+        seconds: float,
+    ) -> None:
+        self._client = client
+        self._topic = topic
+        self._start = start
+        self._hooks = hooks
+        self._clock = clock
+        self._cooperative = cooperative
+        self._seconds = seconds
+        self._revoked: set[int] = set()
+        """Given away during the call at hand."""
+        self.error: KafkaError | None = None
+        """What came instead of a record; whoever handles it sets it to None."""
+
+    def join(self) -> None:
+        """Become a member; the partitions come with a later call of :meth:`fetch`."""
+        self._client.subscribe(
+            [self._topic],
+            on_assign=self._assigned,
+            on_revoke=self._given_away,
+            on_lost=self._taken_away,
+        )
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._client.close()
+
+    def group_metadata(self) -> Any:
+        """Who the member is, for a transaction."""
+        return self._client.consumer_group_metadata()
+
+    # Records
+
+    def fetch(self, limit: int, seconds: float) -> Fetched:
+        """What is there, at most so many records; waits only for the first one."""
+        self._revoked.clear()
+        first = self._client.poll(seconds)
+        if first is None:
+            return []
+        messages = [first]
+        if limit > 1:
+            messages += self._client.consume(limit - 1, 0)
+        if any(map(Message.error, messages)):
+            messages = self._without_errors(messages)
+        return [
+            (number, self._records(number, list(some)))
+            for number, some in groupby(messages, Message.partition)
+            if number is not None and number not in self._revoked
+        ]
+
+    def _without_errors(self, messages: Iterable[Message]) -> list[Message]:
+        good = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                good.append(message)
+            elif error.code() not in PASSING:
+                self.error = error
+        return good
+
+    def _records(self, number: int, messages: list[Message]) -> list[StreamRecord]:
+        """Column by column: a loop of Python over the records would cost as much as the client."""
+        times = [time for _, time in map(Message.timestamp, messages)]
+        headers = list(map(Message.headers, messages))
+        columns: list[Iterable[Any]] = [
+            repeat(self._topic),
+            repeat(number),
+            map(Message.offset, messages),
+            times,
+            map(Message.key, messages),
+            map(Message.value, messages),
+        ]
+        if any(headers):
+            columns.append([_mapping(one) for one in headers])
+        return list(map(StreamRecord, *columns))
+
+    # Places
+
+    def places(self, offsets: Mapping[int, int]) -> list[TopicPartition]:
+        """As the client writes them."""
+        return [TopicPartition(self._topic, number, at) for number, at in offsets.items()]
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """Commit, and wait for the answer. Any thread."""
+        done = self._client.commit(offsets=self.places(offsets), asynchronous=False)
+        for place in done or ():
+            if place.error is not None:
+                raise KafkaException(place.error)
+
+    def ends(self, number: int) -> tuple[int, int]:
+        """The first offset that is there, and the one behind the last that can be read."""
+        place = TopicPartition(self._topic, number)
+        found = self._client.get_watermark_offsets(place, timeout=self._seconds, cached=False)
+        if found is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return found
+
+    def resolve(
+        self, partitions: Iterable[int], to: StartPosition, *, clamp: bool
+    ) -> dict[int, int]:
+        """The offset that a position means, in each of these partitions."""
+        if isinstance(to, datetime):
+            return self._at_time(partitions, to)
+        return {number: self._at(number, to, clamp=clamp) for number in partitions}
+
+    def _at(self, number: int, to: int | str, *, clamp: bool) -> int:
+        first, end = self.ends(number)
+        if isinstance(to, str):
+            if to not in ("earliest", "latest"):
+                raise InvalidOption(f"{to!r} is no place: use earliest or latest", option="start")
+            return first if to == "earliest" else end
+        if clamp:
+            return min(max(first, to), end)
+        if not first <= to <= end:
+            raise OffsetOutOfRange(
+                f"offset {to} of {self._topic}/{number} is not there: use {first} to {end}",
+                topic=self._topic,
+                partition=number,
+                offset=to,
+                end=end,
+            )
+        return to
+
+    def _at_time(self, partitions: Iterable[int], to: datetime) -> dict[int, int]:
+        if to.tzinfo is None:
+            raise InvalidOption("a time needs a time zone: datetime.now(UTC)", option="start")
+        moment = int(to.timestamp() * 1000)
+        asked = [TopicPartition(self._topic, number, moment) for number in partitions]
+        found = self._client.offsets_for_times(asked, timeout=self._seconds)
+        return {
+            place.partition: place.offset if place.offset >= 0 else self.ends(place.partition)[1]
+            for place in found
+        }
+
+    def seek(self, offsets: Mapping[int, int]) -> None:
+        """Go on from these offsets."""
+        until = self._clock.monotonic() + SEEK_SECONDS
+        for place in self.places(offsets):
+            while True:
+                try:
+                    self._client.seek(place)
+                    break
+                except KafkaException as error:
+                    # It has the partition, and has not begun to fetch it.
+                    is_early = error.args[0].code() == KafkaError._STATE
+                    if not is_early or self._clock.monotonic() > until:
+                        raise
+                self._clock.sleep(AGAIN_SECONDS)
+
+    def pause(self, partitions: Iterable[int]) -> None:
+        """Fetch nothing of these."""
+        self._client.pause([TopicPartition(self._topic, number) for number in partitions])
+
+    def resume(self, partitions: Iterable[int]) -> None:
+        """Fetch these again."""
+        self._client.resume([TopicPartition(self._topic, number) for number in partitions])
+
+    # What the client says about partitions
+
+    def _assigned(self, client: Client, partitions: list[TopicPartition]) -> None:
+        starts = self._tried(lambda: self._starts([one.partition for one in partitions]))
+        if self._cooperative:
+            client.incremental_assign(self.places(starts))
+        else:
+            client.assign(self.places(starts))
+        self._hooks.gained(starts)
+
+    def _starts(self, partitions: list[int]) -> dict[int, int]:
+        """Where the group committed; in a new group at ``start``."""
+        if not partitions:
+            return {}
+        asked = [TopicPartition(self._topic, number) for number in partitions]
+        found = self._client.committed(asked, timeout=self._seconds)
+        starts = {one.partition: one.offset for one in found if one.offset >= 0}
+        fresh = self.resolve(
+            [one for one in partitions if one not in starts], self._start, clamp=True
+        )
+        if fresh and self._start != "earliest":
+            # A member that dies before its first commit must not make the group skip records.
+            with suppress(KafkaException):
+                self.commit(fresh)
+        return starts | fresh
+
+    def _tried(self, ask: Callable[[], dict[int, int]]) -> dict[int, int]:
+        for _ in range(ASSIGN_TRIES - 1):
+            try:
+                return ask()
+            except KafkaException as error:
+                LOGGER.warning("cannot find where to start in %r yet: %s", self._topic, error)
+                self._clock.sleep(AGAIN_SECONDS)
+        return ask()
+
+    def _given_away(self, client: Client, partitions: list[TopicPartition]) -> None:
+        numbers = frozenset(one.partition for one in partitions)
+        self._hooks.release(numbers)
+        self._revoked |= numbers
+        if self._cooperative:
+            client.incremental_unassign(partitions)
+        else:
+            client.unassign()
+
+    def _taken_away(self, _: Client, partitions: list[TopicPartition]) -> None:
+        numbers = frozenset(one.partition for one in partitions)
+        self._revoked |= numbers
+        self._hooks.lost(numbers)
+
+
+def _mapping(headers: Any) -> Mapping[str, bytes]:
+    return {name: value or b"" for name, value in headers} if headers else NO_HEADERS
