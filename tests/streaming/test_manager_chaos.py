@@ -49,7 +49,7 @@ class Chaos:
                     await way()
 
     async def by_event(self):
-        options = {"records_max": self.chance.choice([1, 7, 1000])}
+        options: dict = {"records_max": self.chance.choice([1, 7, 1000])}
         async with self.streams.subscribe("orders", "billing", **options) as events:
             async for event in events:
                 if self.chance.random() < 0.2:
@@ -112,6 +112,39 @@ async def chaos(seed, *, rounds, members, repartition=False):
         assert sum(one.records for one in lag) == 0
 
 
+async def scaling_chaos(seed, *, rounds):
+    """Consumers of a run are added and taken away at random while events come."""
+    async with StreamingScalingManager(look_seconds=1_000) as streams:
+        await streams.create_topic("orders", partitions=4)
+        world = Chaos(streams, seed, repartition=True)
+
+        async def handle(event):
+            if world.chance.random() < 0.1:
+                await asyncio.sleep(0.001)
+            world.note(event.key, event.value)
+
+        options: dict = {"in_flight_max": world.chance.choice([1, 5]), "auto_commit": 0.05}
+        async with streams.run("orders", "billing", handle, **options) as run:
+            publishing = asyncio.ensure_future(world.publish(rounds))
+            while not publishing.done():
+                await run.scale_to(world.chance.randint(1, 4))
+                await asyncio.sleep(world.chance.uniform(0, 0.1))
+            await publishing
+            async with asyncio.timeout(WAIT_SECONDS):
+                while not world.is_complete:
+                    await asyncio.sleep(0.01)
+        world.assert_order()
+        again = Counter(world.seen)
+        assert max(again.values()) == 1, "whoever goes commits what it has handled"
+        lag = await streams.transport().lag("orders", "billing")
+        assert sum(one.records for one in lag) == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_consumers_of_a_run_come_and_go_and_every_event_is_handled_once(seed):
+    await scaling_chaos(seed, rounds=60)
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_members_come_and_go_and_nothing_is_lost(seed):
     await chaos(seed, rounds=40, members=3)
@@ -127,3 +160,4 @@ async def test_members_come_and_go_while_the_partitions_change(seed):
 @pytest.mark.parametrize("seed", range(100, 200))
 async def test_members_come_and_go_for_a_long_time(seed):
     await chaos(seed, rounds=150, members=4, repartition=seed % 2 == 0)
+    await scaling_chaos(seed, rounds=200)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from penstock.streaming import StreamingScalingManager
+from penstock.streaming import StreamingScalingManager, process_member
 from tests.streaming import worker_handlers
 from tests.streaming.manager_world import take, until
 
@@ -102,6 +102,20 @@ async def test_a_process_that_is_killed_is_started_again_and_nothing_is_lost(str
         assert "-9" in run.statistics().last_error
     seen = {line.split()[1] for several in lines(folder).values() for line in several}
     assert seen == {*(one.decode() for one in MANY), "more"}
+
+
+@pytest.mark.timeout(120)
+async def test_a_process_that_is_silent_is_killed_and_started_again(streams, folder, monkeypatch):
+    monkeypatch.setattr(process_member, "HEARTBEATS_MISSED_MAX", 5)
+    run = streams.run("orders", "billing", worker_handlers.write_down, executor="process", **QUICK)
+    async with run:
+        [first] = await pids(run)
+        await publish(streams, folder)
+        await until(lambda: total(folder) == 40)
+        os.kill(first, signal.SIGSTOP)
+        await until(lambda: run.statistics().restarts == 1)
+        assert "silent" in run.statistics().last_error
+        assert not is_alive(first)
 
 
 @pytest.mark.timeout(120)

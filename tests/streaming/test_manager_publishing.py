@@ -81,6 +81,9 @@ async def test_several_transports_by_name_and_one_of_them_active(tmp_path):
     async with StreamingScalingManager() as streams:
         streams.register("disk", f"log:{tmp_path}")
         assert streams.transports == ("default", "disk")
+        with pytest.raises(UsageError, match="connect"):
+            streams.subscribe("orders", "billing", transport="disk")
+        await streams.connect("disk")
         assert streams.active == "default"
         await streams.publish("orders", b"in memory")
         await streams.activate("disk")

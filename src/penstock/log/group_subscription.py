@@ -73,6 +73,8 @@ class GroupSubscription(Subscription):
         self._given: frozenset[int] = frozenset()
         self.on_growth: Callable[[], None] | None = None
         """Called when the topic has more partitions than before."""
+        self.handled: Callable[[int], int] | None = None
+        """Partition → offset below which all is handled, where delivering is not handling."""
         # So that closing the queue closes it.
         queue._subscriptions.add(self)
 
@@ -154,6 +156,15 @@ class GroupSubscription(Subscription):
 
     def _check_places(self) -> None:
         """Damage of what others read is theirs."""
+
+    def _hears_of_all(self) -> bool:
+        return self.handled is None and super()._hears_of_all()
+
+    def _consumed(self, number: int) -> int:
+        consumed = super()._consumed(number)
+        if self.handled is None or number not in self._given:
+            return consumed
+        return min(consumed, self.handled(number))
 
     def _elsewhere(self) -> frozenset[int]:
         return frozenset(range(len(self._places))) - self._given

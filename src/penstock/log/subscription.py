@@ -440,6 +440,10 @@ class Subscription:
         """The partitions that other members of the group read."""
         return frozenset()
 
+    def _hears_of_all(self) -> bool:
+        """Whether a bell rings for everything that keeps an epoch shut."""
+        return not self._elsewhere()
+
     def _consumed(self, number: int) -> int:
         """How far a partition is consumed: delivered here, as nothing is at hand, or committed."""
         if number in self._elsewhere():
@@ -458,7 +462,7 @@ class Subscription:
 
     async def _wait(self, changed: int) -> None:
         """Wait for the bell; if others keep the epoch shut, only a while: commits ring none."""
-        if self._barrier.is_last or not self._elsewhere():
+        if self._barrier.is_last or self._hears_of_all():
             await self._changes.wait(self.topic, changed)
             return
         with suppress(TimeoutError):

@@ -58,6 +58,8 @@ class AutoCommit:
         self._timers = Timers((system or System()).clock)
         self._committed: dict[int, Position] = {}
         self._fenced: set[int] = set()
+        self._forgotten: dict[int, int] = {}
+        """How often each partition was forgotten: a commit of before says nothing of it."""
         self._one_at_a_time = asyncio.Lock()
         self._next: PendingCall | None = None
         self._task: asyncio.Task[None] | None = None
@@ -95,6 +97,7 @@ class AutoCommit:
         """The partition belongs to somebody else, or comes back: know nothing of it."""
         self._committed.pop(partition, None)
         self._fenced.discard(partition)
+        self._forgotten[partition] = self._forgotten.get(partition, 0) + 1
 
     async def close(self, *, timeout: float = CLOSE_TIMEOUT_SECONDS) -> None:
         """Commit a last time, and stop. Raises what the last commit raised."""
@@ -123,22 +126,28 @@ class AutoCommit:
         """Commit each partition that moved; returns what failed."""
         async with self._one_at_a_time:
             errors: dict[int, Exception] = {}
-            for partition, position in dict(self._positions()).items():
-                if self._committed.get(partition) != position and partition not in self._fenced:
+            for partition in list(self._positions()):
+                # Asked again: it may have gone to another member while the others were committed.
+                position = self._positions().get(partition)
+                if position is None or partition in self._fenced:
+                    continue
+                if self._committed.get(partition) != position:
                     await self._commit_one(partition, position, errors)
             return errors
 
     async def _commit_one(
         self, partition: int, position: Position, errors: dict[int, Exception]
     ) -> None:
+        before = self._forgotten.get(partition, 0)
         try:
             await self._commit(partition, position)
         except Exception as error:
             errors[partition] = error
-            if isinstance(error, Fenced):
+            if isinstance(error, Fenced) and self._forgotten.get(partition, 0) == before:
                 self._fenced.add(partition)
         else:
-            self._committed[partition] = position
+            if self._forgotten.get(partition, 0) == before:
+                self._committed[partition] = position
 
     def _tell(self, partition: int, error: Exception) -> None:
         if self._on_error is not None:

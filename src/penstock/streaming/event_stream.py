@@ -17,11 +17,11 @@ from penstock.streaming.committing import INTERVAL_SECONDS, AutoCommit
 from penstock.streaming.group_commits import Committed, GroupCommits
 from penstock.streaming.outgoing import TYPE
 from penstock.streaming.progress import PartitionProgress
-from penstock.streaming.ranges import Position
+from penstock.streaming.ranges import OFFSET_MAX, Position
 from penstock.streaming.stream_event import StreamEvent
 from penstock.streaming.transport_statistics import TransportMeter
 from penstock.system import System
-from penstock.transports.assignment import MemberAssignment, OnRevoke
+from penstock.transports.assignment import Handled, MemberAssignment, OnRevoke
 from penstock.transports.base import Consumer
 from penstock.transports.records import StartPosition, StreamBatch
 
@@ -35,7 +35,7 @@ LOOK_SECONDS = 0.05
 class Subscribe(Protocol):
     """Makes the consumer of a stream."""
 
-    def __call__(self, *, on_revoke: OnRevoke) -> Consumer: ...
+    def __call__(self, *, on_revoke: OnRevoke, handled: Handled) -> Consumer: ...
 
 
 class EventStream(AsyncIterator[StreamEvent]):
@@ -68,7 +68,7 @@ class EventStream(AsyncIterator[StreamEvent]):
         system: System,
         on_close: Callable[[EventStream], object],
     ) -> None:
-        self._consumer = consumer = subscribe(on_revoke=self._revoked)
+        self._consumer = consumer = subscribe(on_revoke=self._revoked, handled=self._handled)
         self.topic, self.group = consumer.topic, consumer.group
         self._commits = commits = GroupCommits(consumer, checkpoints, committed)
         self._meter = meter
@@ -362,7 +362,14 @@ class EventStream(AsyncIterator[StreamEvent]):
             with suppress(Fenced):
                 await self._auto.commit()
         for number in partitions - self._consumer.assignment().partitions:
-            self._drop(number)
+            await self._leave(number)
+
+    async def _leave(self, partition: int) -> None:
+        """What was read ahead of a partition is dropped: it comes again, wherever that is."""
+        progress, end = self._progress.get(partition), self._expected.get(partition)
+        if progress is not None and end is not None and progress.end < end:
+            await self._commits.go_back(partition, progress.position().offset)
+        self._drop(partition)
 
     def _is_finished(self, partition: int) -> bool:
         progress = self._progress.get(partition)
@@ -389,6 +396,10 @@ class EventStream(AsyncIterator[StreamEvent]):
         logger.log(
             level, "cannot commit %s/%s for %s: %s", self.topic, partition, self.group, error
         )
+
+    def _handled(self, partition: int) -> int:
+        progress = self._progress.get(partition)
+        return OFFSET_MAX if progress is None else progress.position().offset
 
     def _positions(self) -> dict[int, Position]:
         return {number: progress.position() for number, progress in self._progress.items()}

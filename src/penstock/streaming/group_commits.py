@@ -9,11 +9,15 @@ none is passed over.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
+from penstock.errors import Fenced
 from penstock.streaming.checkpoints import CheckpointStore
 from penstock.streaming.ranges import Position
 from penstock.transports.base import Consumer
 
+NOWHERE = 1 << 62
+"""What is committed of a partition when that is not known."""
 Committed = Callable[[int], Awaitable[int]]
 """The offset that the group has committed of a partition."""
 
@@ -28,7 +32,7 @@ class GroupCommits:
         self._store = store
         self._committed = committed
         self._sought: dict[int, int] = {}
-        """Partition → the committed offset that was sought because records were left out."""
+        """Partition → the committed offset that was sought because it was not delivered."""
         self._kept: set[int] = set()
         """Partitions that have a checkpoint in the store."""
 
@@ -47,18 +51,28 @@ class GroupCommits:
     async def is_next(self, partition: int, first: int) -> bool:
         """Whether a partition that begins here is this member's, and begins where the group stands.
 
-        If records were left out in between (they came, and their partition seemed to go to another
-        member, and stayed), it goes back to them and says no: they come again. Records that
-        compaction took are no reason to go back twice. Nobody may commit the partition meanwhile.
+        If it does not, as the partition seemed to go to another member and stayed, it is put there,
+        and the answer is no: what is left comes again. Records that compaction took are no reason
+        to do so twice. Nobody may commit the partition meanwhile.
         """
+        sought = self._sought.pop(partition, None)  # it counts once, for what came right after it
         stands = await self._committed(partition)
         if partition not in self._consumer.assignment().partitions:
+            await self.go_back(partition, stands)
             return False
-        if stands >= first or self._sought.get(partition) == stands:
+        if stands in (first, NOWHERE) or sought == stands:
             return True
         self._sought[partition] = stands
         await self._consumer.seek(stands, partition=partition)
         return False
+
+    async def go_back(self, partition: int, offset: int) -> None:
+        """Deliver again from here, should the partition come back before it was given away.
+
+        Of what was given away the group's offset counts anyway.
+        """
+        with suppress(Fenced):
+            await self._consumer.seek(offset, partition=partition)
 
     async def resume(self, partition: int, offset: int) -> Position:
         """What is handled of a partition whose next record has this offset.

@@ -32,7 +32,12 @@ from penstock.streaming.stream_runs import StreamRuns
 from penstock.streaming.task_member import Handler, OnPoison
 from penstock.streaming.topic_watch import TopicWatch
 from penstock.streaming.topic_watches import TopicWatches
-from penstock.streaming.transport_set import TransportSet, TransportSlot, committed_offset
+from penstock.streaming.transport_set import (
+    TransportSet,
+    TransportSlot,
+    committed_offset,
+    make_consumer,
+)
 from penstock.streaming.transport_statistics import TransportStatistics
 from penstock.system import System
 from penstock.transports.base import BATCH_RECORDS_MAX, Transport
@@ -161,9 +166,13 @@ class StreamingScalingManager:
 
         InvalidOption, which names the known ones, when there is none of that name.
         """
+        await self.connect(name)
+        self._transports.activate(name)
+
+    async def connect(self, name: str) -> None:
+        """Connect a transport without making it the active one; publishing to it does it too."""
         self._check_open()
         await self._transports.open(self._transports.find(name))
-        self._transports.activate(name)
 
     @property
     def active(self) -> str:
@@ -292,12 +301,16 @@ class StreamingScalingManager:
         and not later. So does a wrong name of a topic or a group.
         """
         self._check_open()
-        slot = self._transports.find(transport)
+        slot = self._transports.connected(transport)
         name = check_name("topic", self._encoder.topic_of(topic))
         check_name("group", group)
         stream = EventStream(
             partial(
-                slot.transport.subscribe, name, group, start=start, requires=requires, **options
+                make_consumer,
+                partial(
+                    slot.transport.subscribe, name, group, start=start, requires=requires, **options
+                ),
+                slot.transport,
             ),
             partial(committed_offset, slot.transport, name, group),
             self._transports.checkpoints_of(slot),

@@ -25,7 +25,12 @@ from penstock.streaming.stream_run import MakeMember, StreamRun
 from penstock.streaming.task_member import Handler, OnPoison, TaskMember
 from penstock.streaming.topic_watch import TopicWatch
 from penstock.streaming.topic_watches import TopicWatches
-from penstock.streaming.transport_set import TransportSet, TransportSlot, committed_offset
+from penstock.streaming.transport_set import (
+    TransportSet,
+    TransportSlot,
+    committed_offset,
+    make_consumer,
+)
 from penstock.system import System
 from penstock.transports.options import check_options
 
@@ -130,13 +135,14 @@ class StreamRuns:
         called = find_handler(handler_name(handler)) if isinstance(handler, str) else handler
         if options.dead_letter_topic is not None:
             on_poison = on_poison or partial(self._bury, slot, options.dead_letter_topic)
-        subscribe: Subscribe = partial(
+        joined = partial(
             slot.transport.subscribe,
             topic,
             group,
             start=options.start,  # type: ignore[arg-type]  # checked by the transport
             **options.subscribe_options,
         )
+        subscribe: Subscribe = partial(make_consumer, joined, slot.transport)
 
         def make() -> TaskMember:
             return TaskMember(

@@ -17,6 +17,7 @@ from penstock.streaming.committing import AutoCommit
 from penstock.streaming.event_stream import Subscribe, decoded
 from penstock.streaming.group_commits import Committed, GroupCommits
 from penstock.streaming.parallel import ParallelConsumer
+from penstock.streaming.ranges import OFFSET_MAX
 from penstock.streaming.run_values import MemberFigures, PartitionWork, RunOptions
 from penstock.streaming.stream_event import StreamEvent
 from penstock.streaming.transport_statistics import TransportMeter
@@ -58,7 +59,7 @@ class TaskMember:
         self._options = options
         self._meter = meter
         self._codec = codec
-        self._consumer: Consumer = subscribe(on_revoke=self._revoked)
+        self._consumer: Consumer = subscribe(on_revoke=self._revoked, handled=self._handled_below)
         self._commits = GroupCommits(self._consumer, checkpoints, committed)
         self._parallel: ParallelConsumer[StreamEvent] = ParallelConsumer(
             self._handle,
@@ -78,6 +79,10 @@ class TaskMember:
         )
         self._mine: set[int] = set()
         """Partitions that the parallel consumer works on."""
+        self._ending: set[asyncio.Task[None]] = set()
+        """Last commits that are on their way."""
+        self._leaving: dict[int, int] = {}
+        """Their partitions, and what is handled of each."""
         self._changing = asyncio.Lock()
         """One partition at a time begins, or ends with its last commit."""
         self._stop = asyncio.Event()
@@ -93,8 +98,10 @@ class TaskMember:
             stack.push_async_callback(self._consumer.close)
             await self._consumer.open()
             self._joined = True
+            stack.push_async_callback(self._ended)  # again: one may have begun meanwhile
             stack.push_async_callback(self._commit_last)
             self._auto.begin()
+            stack.push_async_callback(self._ended)
             stack.push_async_callback(self._parallel.close, timeout=self._options.stop_seconds)
             await self._until_stopped()
 
@@ -154,12 +161,14 @@ class TaskMember:
             return
 
     async def _let_go(self) -> None:
-        """Stop the partitions that the group gave away without asking: it was taken for dead."""
-        gone = self._mine - self._consumer.assignment().partitions
-        for partition in gone:
-            self._mine.discard(partition)
-            self._auto.forget(partition)
-            await self._parallel.remove(partition, timeout=0)
+        """Finish the partitions that this member does not read any more.
+
+        Either they are about to be revoked, or the group took it for dead; then the commit is
+        refused.
+        """
+        if self._mine - self._consumer.assignment().partitions:
+            async with self._changing:
+                await self._finish_all(self._mine - self._consumer.assignment().partitions)
 
     async def _is_mine(self, batch: StreamBatch) -> bool:
         """Whether to handle a batch. A partition that is new begins where the group stands."""
@@ -182,16 +191,41 @@ class TaskMember:
 
     async def _revoked(self, partitions: frozenset[int]) -> None:
         """These go to another member: finish what runs, commit what is handled."""
-        mine = self._mine & partitions
-        self._mine -= mine
         async with self._changing:
-            await asyncio.gather(*map(self._finish, mine))
+            await self._finish_all(self._mine & partitions)
+
+    async def _finish_all(self, partitions: set[int]) -> None:
+        self._mine -= partitions
+        for partition in partitions:
+            task = asyncio.get_running_loop().create_task(self._finish(partition))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+        if self._ending:
+            # Cancelled, it goes on all the same: what is handled has to be committed.
+            await asyncio.wait(set(self._ending))
+
+    async def _ended(self) -> None:
+        while self._ending:
+            await asyncio.wait(set(self._ending))
 
     async def _finish(self, partition: int) -> None:
-        place = await self._parallel.remove(partition)
-        self._auto.forget(partition)
-        with suppress(Fenced):
+        self._leaving[partition] = 0
+        try:
+            place = await self._parallel.remove(partition)
+            self._leaving[partition] = place.offset
+            self._auto.forget(partition)
             await self._commits(partition, place)
+            await self._commits.go_back(partition, place.offset)  # what was read ahead is dropped
+        except Exception as error:
+            self._commit_failed(partition, error)
+        finally:
+            del self._leaving[partition]
+
+    def _handled_below(self, partition: int) -> int:
+        if partition in self._leaving:
+            return self._leaving[partition]
+        progress = self._parallel._partitions.get(partition)
+        return OFFSET_MAX if progress is None else progress.position().offset
 
     # Handling
 

@@ -20,15 +20,17 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import DeadlineExceeded, Fenced, LimitReached
 from penstock.log.producer import Producer
 from penstock.log.transaction import Transaction
 from penstock.transports.base import BATCH_RECORDS_MAX
-from penstock.transports.embedded import EmbeddedTransport
-from penstock.transports.embedded_consumer import EmbeddedConsumer
 from penstock.transports.records import StartPosition, StreamBatch
+
+if TYPE_CHECKING:
+    from penstock.transports.embedded import EmbeddedTransport
+    from penstock.transports.embedded_consumer import EmbeddedConsumer
 
 SLOTS_MAX = 1_000
 """How many processes and tasks may run one transform at a time."""

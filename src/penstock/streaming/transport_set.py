@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import InvalidOption
+from penstock.errors import InvalidOption, UsageError
 from penstock.scaling.limits import ScalingLimits
 from penstock.stores.base import PersistentBackingStore
 from penstock.streaming.checkpoints import CheckpointStore
+from penstock.streaming.group_commits import NOWHERE
 from penstock.streaming.transport_statistics import TransportMeter, TransportStatistics
 from penstock.system import System
-from penstock.transports.base import Transport
+from penstock.transports.assignment import Handled, OnRevoke
+from penstock.transports.base import Consumer, Transport
 from penstock.transports.registry import TransportRegistry, shared_registry
-
-NOWHERE = 1 << 62
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +85,17 @@ class TransportSet:
             )
         return slot
 
+    def connected(self, name: str | None = None) -> TransportSlot:
+        """The transport of that name, or the active one; UsageError unless it is connected."""
+        slot = self.find(name)
+        if not slot.opened:
+            raise UsageError(
+                f"the transport {slot.name!r} is not connected yet: await "
+                f"streams.connect({slot.name!r}) first",
+                transport=slot.name,
+            )
+        return slot
+
     def activate(self, name: str) -> TransportSlot:
         """Make another one the active one."""
         self._active = self.find(name)
@@ -138,3 +149,16 @@ async def committed_offset(transport: Transport, topic: str, group: str, partiti
         return NOWHERE
     found = await transport.lag(topic, group)
     return next((one.committed for one in found if one.partition == partition), NOWHERE)
+
+
+def make_consumer(
+    subscribe: Callable[..., Consumer],
+    transport: Transport,
+    *,
+    on_revoke: OnRevoke,
+    handled: Handled,
+) -> Consumer:
+    """Subscribe; only a transport that repartitions wants to know how far its records are handled."""
+    if transport.capabilities.repartition:
+        return subscribe(on_revoke=on_revoke, handled=handled)
+    return subscribe(on_revoke=on_revoke)

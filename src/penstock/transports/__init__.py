@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.log.lag import PartitionLag
-from penstock.transports.assignment import MemberAssignment, OnRevoke
+from penstock.transports.assignment import Handled, MemberAssignment, OnRevoke
 from penstock.transports.base import Consumer, Transport
 from penstock.transports.capabilities import Capabilities
 from penstock.transports.options import check_options
@@ -19,6 +19,7 @@ __all__ = [
     "Capabilities",
     "Consumer",
     "EmbeddedTransport",
+    "Handled",
     "MemberAssignment",
     "OnRevoke",
     "PartitionLag",

@@ -15,6 +15,9 @@ class MemberAssignment:
     partitions: frozenset[int]
 
 
+Handled = Callable[[int], int]
+"""Partition → offset below which all that was delivered is handled."""
+
 OnRevoke = Callable[[frozenset[int]], Awaitable[None]]
 """Called with partitions that go to another member: finish and commit what was delivered of them.
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 from penstock.errors import NotSupported
 from penstock.log.lag import PartitionLag
 from penstock.stores.base import PersistentBackingStore
-from penstock.transports.assignment import MemberAssignment, OnRevoke
+from penstock.transports.assignment import Handled, MemberAssignment, OnRevoke
 from penstock.transports.capabilities import Capabilities
 from penstock.transports.records import Produced, StartPosition, StreamBatch
 
@@ -155,12 +155,15 @@ class Transport(ABC):
         start: StartPosition = "earliest",
         requires: Iterable[str] = (),
         on_revoke: OnRevoke | None = None,
+        handled: Handled | None = None,
         **options: Any,
     ) -> Consumer:
         """A member of a group: goes on where the group committed, a new group at ``start``.
 
         ``requires`` names capabilities that will be used: NotSupported when one is missing.
         ``on_revoke`` is awaited with partitions that go to another member, before they go.
+        ``handled`` tells how far the caller has handled a partition, where that is not the same as
+        delivered: the order per key over a repartition goes by it.
         """
 
     @abstractmethod

@@ -25,7 +25,7 @@ from penstock.log.side_by_side import SideBySide
 from penstock.log.topic import TopicConfig, TopicFile
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import System
-from penstock.transports.assignment import OnRevoke
+from penstock.transports.assignment import Handled, OnRevoke
 from penstock.transports.base import CLOSE_TIMEOUT_SECONDS, PRODUCE_TIMEOUT_SECONDS, Transport
 from penstock.transports.capabilities import Capabilities
 from penstock.transports.embedded_consumer import EmbeddedConsumer, MakeSession
@@ -129,6 +129,7 @@ class EmbeddedTransport(Transport):
         start: StartPosition = "earliest",
         requires: Iterable[str] = (),
         on_revoke: OnRevoke | None = None,
+        handled: Handled | None = None,
         **options: Any,
     ) -> EmbeddedConsumer:
         """A member of a group; goes on where the group committed, a new group at ``start``.
@@ -145,6 +146,7 @@ class EmbeddedTransport(Transport):
         check_options("a subscription of the embedded transport", options, GROUP_OPTIONS)
         self.require(requires, start)
         subscription = GroupSubscription(self.queue, topic, group, start)
+        subscription.handled = handled
         make = self._session_maker(group, **options)
         consumer = EmbeddedConsumer(subscription, make, on_revoke, self._consumers)
         return consumer

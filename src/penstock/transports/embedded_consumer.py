@@ -128,8 +128,11 @@ class EmbeddedConsumer(Consumer):
     async def _open(self) -> None:
         self._among.add(self)
         await self._subscription.open()
-        await self._session.start({self.topic: self._subscription.partitions})
+        count = self._subscription.partitions
+        await self._session.start({self.topic: count})
         self._is_open = True
+        if self._subscription.partitions > count:
+            self._grew()  # while it joined: nobody would tell the group otherwise
 
     async def close(self) -> None:
         """Leave the group. Commits nothing; who waits for a batch gets Closed. Idempotent."""
