@@ -18,6 +18,9 @@ ENTRY_POINTS = "penstock.transports"
 EMBEDDED = "penstock.transports.embedded:EmbeddedTransport"
 BROKERS = {
     "kafka": ("penstock.transports.kafka:KafkaTransport", "kafka"),
+    "nats": ("penstock.transports.nats:NatsTransport", "nats"),
+    "redis": ("penstock.transports.redis:RedisTransport", "redis"),
+    "rediss": ("penstock.transports.redis:RedisTransport", "redis"),
 }
 """Scheme → transport, and the extra that its packages come with."""
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,31}")

@@ -1,0 +1,312 @@
+"""NATS JetStream as a transport: ``nats://host:4222``; needs ``penstock[nats]`` and a server from 2.12 on.
+
+A partition of a topic is a stream of its own with one subject, so the sequence of a message is its
+offset plus one, and offsets are dense. NATS shares no partitions between the members of a group: the
+groups, their leases and their offsets are keys of a JetStream bucket, and a commit is a
+compare-and-set; see :mod:`penstock.transports.kv_groups`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+from penstock.errors import InvalidOption, Unreachable
+from penstock.log.deadlines import check_seconds, within
+from penstock.log.group_coordinator import LEASE_SECONDS
+from penstock.log.lag import PartitionLag
+from penstock.log.names import check_name
+from penstock.log.routing import partitions_of
+from penstock.transports.assignment import Handled, OnRevoke
+from penstock.transports.base import CLOSE_TIMEOUT_SECONDS, PRODUCE_TIMEOUT_SECONDS, Transport
+from penstock.transports.capabilities import Capabilities
+from penstock.transports.embedded_consumer import EmbeddedConsumer
+from penstock.transports.kv_consumer import KV_GROUP_OPTIONS, KvConsumer
+from penstock.transports.kv_groups import (
+    KvCoordinator,
+    committed_offset,
+    forget_group,
+    groups_of,
+)
+from penstock.transports.nats_connection import NatsConnection
+from penstock.transports.nats_consumer import NatsSource
+from penstock.transports.nats_keys import NatsKeys, milliseconds
+from penstock.transports.nats_producer import NatsProducer, Rows
+from penstock.transports.nats_records import TIME
+from penstock.transports.nats_settings import settings_from
+from penstock.transports.nats_streams import NatsStreams
+from penstock.transports.options import check_options
+from penstock.transports.reading import BufferedReading
+from penstock.transports.records import Produced, StartPosition
+from penstock.transports.statistics import TransportStatistics
+
+CAPABILITIES = Capabilities(
+    shared=True,
+    create_topics=True,
+    keyed_routing=True,
+    groups=True,
+    rebalance=True,
+    seek=True,
+    seek_time=True,
+    pause=True,
+    headers=True,
+    timestamps=True,
+    lag=True,
+    lag_time=True,
+    list_groups=True,
+    idempotence=True,
+)
+"""What it can do on every server; durable depends on how the server syncs."""
+
+
+class NatsTransport(Transport):
+    """Topics in the streams of a NATS server or cluster.
+
+    ``produce`` returns when the server has acknowledged all. The server syncs its files now and
+    then, every two minutes unless ``sync_interval`` says otherwise: what it acknowledged survives
+    the end of its process, but not a power cut of all replicas. Run it with
+    ``sync_interval: always`` and say ``synced=True``, and the capability ``durable`` is there.
+    """
+
+    name = "nats"
+
+    def __init__(self, url: str = "nats://127.0.0.1:4222", **options: Any) -> None:
+        self._settings = settings_from(url, options)
+        self._connection = NatsConnection(self._settings)
+        self._streams = NatsStreams(self._connection)
+        self._keys = NatsKeys(self._connection)
+        self._producer = NatsProducer(self._connection, self._streams)
+        self._consumers: set[EmbeddedConsumer] = set()
+        self._turns: dict[str, int] = {}
+        self._producing: set[asyncio.Future[Any]] = set()
+        self._closing = False
+        self._consumed = 0
+        durable = self._settings.synced and self._settings.storage == "file"
+        self.capabilities = replace(CAPABILITIES, durable=durable)
+
+    def __repr__(self) -> str:
+        return f"NatsTransport({self._settings.address})"
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """``nats://host:4222,host2:4222?prefix=shop&replicas=3``; see ``NatsSettings``."""
+        return cls(url, **options)
+
+    # Life
+
+    async def open(self) -> None:
+        """Connect, and make the bucket of the groups; Unreachable when no server answers in time."""
+        if self._connection.is_connected or self._closing:
+            return
+        await self._connection.open()
+        await self._keys.open()
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> None:
+        """Wait for what is being produced, leave the groups, let go. Idempotent."""
+        check_seconds(timeout)
+        self._closing = True
+        try:
+            if self._producing:
+                waiting = asyncio.wait(self._producing)
+                await within(timeout, waiting, "produce what was accepted")
+            leaving = asyncio.gather(*(one.close() for one in list(self._consumers)))
+            await within(timeout, leaving, "leave the groups")
+        finally:
+            await self._connection.close()
+
+    def statistics(self) -> TransportStatistics:
+        """The connection and what went over it."""
+        connection = self._connection
+        return TransportStatistics(
+            transport=self.name,
+            connected=connection.is_connected and not self._closing,
+            reconnects=connection.reconnects,
+            errors=connection.errors,
+            last_error=connection.last_error,
+            records_produced=self._producer.records,
+            records_consumed=self._consumed,
+            sent_again=self._producer.sent_again,
+        )
+
+    # Producing
+
+    async def produce(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Mapping[str, bytes] | None] | None = None,
+        timestamps: Sequence[int] | None = None,
+        timeout: float = PRODUCE_TIMEOUT_SECONDS,
+    ) -> Produced:
+        """Send a batch; makes the topic when it is not there, unless ``auto_create`` is off.
+
+        Up to 1,000 records of a partition are stored together or not at all. When the outcome is
+        not known they are sent again, and kept once. Unreachable when the server does not
+        acknowledge in time: a leading part of each partition may have been stored.
+        """
+        self._check_open()
+        check_name("topic", topic)
+        check_seconds(timeout)
+        rows = Rows(values, keys, headers, timestamps)
+        _check_lengths(rows)
+        sending = asyncio.ensure_future(self._produce(topic, rows))
+        self._producing.add(sending)
+        sending.add_done_callback(self._producing.discard)
+        try:
+            async with asyncio.timeout(timeout):
+                return await sending
+        except TimeoutError:
+            raise Unreachable(
+                f"NATS at {self._settings.address} did not acknowledge {len(values)} records for "
+                f"{topic!r} within {timeout:g} s; some of them may have been stored",
+                transport=self.name,
+                address=self._settings.address,
+                seconds=timeout,
+                topic=topic,
+            ) from None
+
+    async def _produce(self, topic: str, rows: Rows) -> Produced:
+        count = await self._count(topic)
+        if not rows.values:
+            return Produced(topic, 0, {}, self.capabilities.durable)
+        places = self._routed(topic, count, rows)
+        sent = await asyncio.gather(
+            *(self._producer.send(topic, number, rows, mine) for number, mine in places.items())
+        )
+        ranges = dict(zip(places, sent, strict=True))
+        return Produced(topic, len(rows.values), ranges, self.capabilities.durable)
+
+    def _routed(self, topic: str, count: int, rows: Rows) -> dict[int, list[int]]:
+        """Partition → the places of its rows."""
+        keys = rows.keys or [None] * len(rows.values)
+        chosen, turn = partitions_of(keys, count, self._turns.get(topic, 0))
+        self._turns[topic] = turn
+        places: dict[int, list[int]] = {}
+        for place, number in enumerate(chosen.tolist()):
+            places.setdefault(number, []).append(place)
+        return places
+
+    async def _count(self, topic: str) -> int:
+        if not self._settings.auto_create:
+            return await self._streams.count(topic)
+        return await self._streams.count_or_create(topic)
+
+    # Consuming
+
+    def subscribe(
+        self,
+        topic: str,
+        group: str,
+        *,
+        start: StartPosition = "earliest",
+        requires: Iterable[str] = (),
+        on_revoke: OnRevoke | None = None,
+        handled: Handled | None = None,
+        lease_seconds: float = LEASE_SECONDS,
+        **options: Any,
+    ) -> KvConsumer:
+        """A member of a group; options as on the embedded transport.
+
+        ``assignor``, ``lease_seconds`` (10), ``release_seconds`` (5), ``member``. Times mean when
+        the server stored a record.
+        """
+        self._check_open()
+        check_name("topic", topic)
+        check_name("group", group)
+        check_options("a subscription of the NATS transport", options, KV_GROUP_OPTIONS)
+        self.require(requires, start)
+        source = NatsSource(self._connection, self._streams, topic, group, self._note_consumed)
+        coordinator = KvCoordinator(
+            self._keys,
+            topic,
+            group,
+            system=self._settings.system,
+            lease_seconds=lease_seconds,
+            timeout=self._settings.timeout,
+        )
+        reading = BufferedReading(source, topic, group, start)
+        return KvConsumer(reading, coordinator, on_revoke, self._consumers, **options)
+
+    def _note_consumed(self, records: int) -> None:
+        self._consumed += records
+
+    # Topics and groups
+
+    async def create_topic(
+        self, topic: str, *, partitions: int | None = None, **options: Any
+    ) -> None:
+        """Make a topic when it is not there; one that is there stays as it is.
+
+        Options: ``replicas``, ``storage``, ``compression`` ("none" or "s2"),
+        ``dedupe_seconds``, and what is kept: ``max_age_seconds``, ``max_bytes``, ``max_records`` of
+        each partition.
+        """
+        self._check_open()
+        await self._streams.create(topic, partitions, options)
+
+    async def topics(self) -> Sequence[str]:
+        """The names of all topics with this prefix."""
+        self._check_open()
+        return await self._streams.topics()
+
+    async def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; UnknownTopic when it is not there."""
+        self._check_open()
+        return await self._streams.look(topic)
+
+    async def lag(self, topic: str, group: str) -> Sequence[PartitionLag]:
+        """What a group has not committed; one that never subscribed has all that is kept before it."""
+        self._check_open()
+        check_name("group", group)
+        count = await self._streams.look(topic)
+        return await asyncio.gather(*(self._lag(topic, group, one) for one in range(count)))
+
+    async def _lag(self, topic: str, group: str, partition: int) -> PartitionLag:
+        committed = await committed_offset(self._keys, topic, group, partition)
+        first, end = await self._streams.bounds(topic, partition)
+        at = first if committed is None else committed
+        age = 0
+        if at < end:
+            now = self._settings.system.clock.time_ms()
+            age = max(0, now - await self._time_of(topic, partition, at, now))
+        return PartitionLag(partition, at, end, age)
+
+    async def _time_of(self, topic: str, partition: int, offset: int, default: int) -> int:
+        """The time of the first record from an offset on."""
+        headers = await self._streams.direct(topic, partition, seq=offset + 1) or {}
+        if TIME in headers:
+            return int(headers[TIME])
+        stored = headers.get("Nats-Time-Stamp")
+        return default if stored is None else milliseconds(stored)
+
+    async def forget(self, topic: str, group: str) -> None:
+        """Remove the offsets of a group without a live member; SubscriberBusy when it has one."""
+        self._check_open()
+        check_name("topic", topic)
+        await forget_group(self._keys, topic, check_name("group", group))
+
+    async def groups(self, topic: str) -> Sequence[str]:
+        """The groups that have read a topic; UnknownTopic when it is not there."""
+        self._check_open()
+        await self._streams.look(topic)
+        return await groups_of(self._keys, topic)
+
+    def _check_open(self) -> None:
+        # Whoever closes it waits for what is on its way; nothing new is taken meanwhile.
+        if self._closing:
+            raise self._connection.closed()
+        _ = self._connection.client
+
+
+def _check_lengths(rows: Rows) -> None:
+    for name in ("keys", "headers", "timestamps"):
+        column = getattr(rows, name)
+        if column is not None and len(column) != len(rows.values):
+            raise InvalidOption(
+                f"{len(column)} {name} for {len(rows.values)} values: give one for each",
+                option=name,
+            )
