@@ -1,9 +1,10 @@
 """Dead letters: the bound, looking at them, editing, replaying with its guards, purging."""
 
-from __future__ import re
+from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from dataclasses import dataclass
 
 import pytest
