@@ -1,0 +1,216 @@
+"""Consumer groups on Redis: the state of a group is one key, replaced only as it was read.
+
+The group is the same as on the log (:mod:`penstock.log.group_state`). Who owns a partition stands beside
+the state in a hash that is written with it, so that a commit is one script: it looks at the owner and
+writes the offset at once. Times are those of the server, so the clocks of the members need not agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+import msgspec
+
+from penstock.errors import BrokerFailed, Fenced, NotSupported, OffsetOutOfRange, SubscriberBusy
+from penstock.log.group_coordinator import checked_lease_ms, join_group
+from penstock.log.group_member import Member
+from penstock.log.group_ports import Change
+from penstock.log.group_state import GroupState, Offsets, TopicPartition, swept
+from penstock.scaling.assignment import AssignmentStrategy
+from penstock.transports import redis_scripts as scripts
+from penstock.transports.kv_groups import BrokerClock
+from penstock.transports.redis_client import RedisClient
+from penstock.transports.redis_notices import RedisNotices
+from penstock.transports.redis_settings import NAME
+
+CALL_SECONDS = 30.0
+"""How long a group waits for a server that is away."""
+PAUSE_SECONDS_MAX = 0.02
+"""Before the state is read again because somebody else was quicker; a random part of it."""
+
+Listener = Callable[[], None]
+
+
+class RedisGroup:
+    """One group that reads one topic: its coordinator, and its bell.
+
+    ``base`` is the topic's key. After an error or a cancelled call the change may have happened;
+    the next call finds out.
+    """
+
+    def __init__(
+        self, client: RedisClient, base: str, topic: str, group: str, lease_seconds: float
+    ) -> None:
+        self._client = client
+        self._base = base
+        self._clock = BrokerClock(client.system.clock)
+        self._lease_ms = checked_lease_ms(lease_seconds)
+        self._listeners: set[Listener] = set()
+        self.system = replace(client.system, clock=self._clock)
+        self.topic = topic
+        self.group = group
+        self.seconds = CALL_SECONDS
+
+    # The bell
+
+    async def listen(self, notices: RedisNotices) -> None:
+        """Hear of changes from now on."""
+        await notices.follow(self._bell, self._rang, self.seconds)
+
+    async def stop_listening(self, notices: RedisNotices) -> None:
+        """Hear no more of them."""
+        await notices.forget(self._bell, self._rang)
+
+    def follow(self, group: str, listener: Listener) -> None:
+        """Call the listener when partitions of the group move."""
+        self._listeners.add(listener)
+
+    def forget(self, group: str, listener: Listener) -> None:
+        """Call it no longer."""
+        self._listeners.discard(listener)
+
+    @property
+    def _bell(self) -> str:
+        return f"{self._base}:bell:{self.group}"
+
+    def _rang(self) -> None:
+        for listener in list(self._listeners):
+            listener()
+
+    # The state
+
+    async def join(
+        self,
+        topics: Mapping[str, int],
+        *,
+        strategy: AssignmentStrategy | str | None = None,
+        name: str | None = None,
+        guard: Callable[[], None] | None = None,
+    ) -> Member:
+        """Become a member; see ``GroupCoordinator.join``."""
+        return await join_group(self, self._lease_ms, topics, strategy, name, guard)
+
+    async def describe(self) -> GroupState:
+        """The group as it is now."""
+        return (await self._read())[0]
+
+    async def change(self, change: Change) -> GroupState:
+        """The next state; as safe as the server is when this returns."""
+        while True:
+            before, version, now = await self._read()
+            after = change(before, now)
+            if after == before or await self._write(before, after, version):
+                return after
+            await asyncio.sleep(self.system.random.random() * PAUSE_SECONDS_MAX)
+
+    async def _read(self) -> tuple[GroupState, bytes, int]:
+        stored, version, now = await self._call(scripts.READ_GROUP, "read the group")
+        self._clock.set(int(now))
+        return self._decode(stored), version, int(now)
+
+    async def _write(self, before: GroupState, after: GroupState, version: bytes) -> bool:
+        moved = after.shape() != before.shape()
+        owners = [
+            word
+            for name in sorted(after.members)
+            for one in sorted(after.owned_by(name))
+            for word in (one.partition, name)
+        ]
+        arguments = [version, msgspec.json.encode(after), int(moved), *(owners if moved else ())]
+        return bool(await self._call(scripts.WRITE_GROUP, "change the group", *arguments))
+
+    def _decode(self, stored: bytes) -> GroupState:
+        if not stored:
+            return GroupState(group=self.group)
+        try:
+            return msgspec.json.decode(stored, type=GroupState)
+        except (msgspec.MsgspecError, UnicodeError) as cause:
+            raise BrokerFailed(
+                f"the state of group {self.group!r} in {self._base} was written by something else: "
+                "remove the key, and the members join again",
+                transport=NAME,
+            ) from cause
+
+    async def forget_all(self) -> None:
+        """Remove the offsets of the group; SubscriberBusy when it has a live member."""
+        while True:
+            state, version, now = await self._read()
+            if members := swept(state, now).members:
+                raise SubscriberBusy(
+                    f"group {self.group!r} of {self.topic!r} has {len(members)} members: close them "
+                    "first",
+                    subscriber=self.group,
+                    topic=self.topic,
+                )
+            if await self._call(scripts.FORGET_GROUP, "forget the group", version):
+                return
+
+    async def recovered(self) -> None:
+        """Nobody leaves anything behind: a commit is one script."""
+
+    # The offsets
+
+    async def commit(
+        self,
+        member: str,
+        generation: int,
+        offsets: Offsets,
+        *,
+        write: Callable[[], object] | None = None,
+        backwards: bool = False,
+    ) -> dict[TopicPartition, int]:
+        """Move offsets forward, all of them or none, if the partitions are this member's; else Fenced.
+
+        A partition is the member's through any number of generations, until it is given away.
+        """
+        if write is not None:
+            raise NotSupported("Redis cannot hold a write of yours with its commit", transport=NAME)
+        wanted = {TopicPartition(*one): offset for one, offset in offsets.items()}
+        words = [word for one, at in wanted.items() for word in (one.partition, at)]
+        how = "anywhere" if backwards else "forward"
+        answer = await self._call(scripts.COMMIT, "commit the offsets", member, how, *words)
+        if answer and answer[0] == b"fenced":
+            raise self._fenced(member, generation, int(answer[1]))
+        if answer and answer[0] == b"range":
+            raise self._beyond(wanted, int(answer[1]), int(answer[2]))
+        return dict(zip(wanted, map(int, answer), strict=True))
+
+    def committing(
+        self, member: str, generation: int, offsets: Offsets
+    ) -> AbstractContextManager[None]:
+        """Not here: nobody can hold the group."""
+        raise NotSupported("Redis cannot hold a group while something is written", transport=NAME)
+
+    async def _call(self, script: str, what: str, *arguments: object) -> list[bytes]:
+        answer: list[bytes] = await self._client.script(
+            script, self._base, self.group, *arguments, seconds=self.seconds, what=what
+        )
+        return answer
+
+    def _fenced(self, member: str, generation: int, partition: int) -> Fenced:
+        return Fenced(
+            f"partition {partition} of {self.topic!r} is another member's in group {self.group!r}, or "
+            "nobody's: its records come again to whoever has it",
+            group=self.group,
+            member=member,
+            generation=generation,
+            current=generation,
+            reason="partition",
+            topic=self.topic,
+            partition=partition,
+        )
+
+    def _beyond(
+        self, wanted: Mapping[TopicPartition, int], partition: int, end: int
+    ) -> OffsetOutOfRange:
+        offset = wanted[TopicPartition(self.topic, partition)]
+        return OffsetOutOfRange(
+            f"offset {offset} of {self.topic}/{partition} cannot be committed: use 0 to {end}",
+            topic=self.topic,
+            partition=partition,
+            offset=offset,
+            end=end,
+        )
