@@ -135,7 +135,7 @@ class StagedWriter:
     """Writes a staged file, from any process. Blocking; one thread at a time.
 
     Nothing of it happens unless :meth:`finish` returned and a commit names the reference. When a
-    call raises, drop the writer: the file is removed when it is old.
+    call raises, :meth:`abandon` it, or drop it: then the file is removed when it is old.
     """
 
     def __init__(
@@ -177,6 +177,10 @@ class StagedWriter:
         if buffers:
             self._store.write_at(self.file, self._position, buffers)
         self._position = position
+
+    def abandon(self) -> None:
+        """Remove the file; nothing of it will be committed."""
+        self._store.delete(self.file)
 
     def finish(self) -> StagedRecords:
         """Make the file durable; the reference to it."""

@@ -8,6 +8,7 @@ recognised by them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.taskcontext import TaskContext
 
+from penstock.errors import PenstockError
 from penstock.log.topic import TopicConfig, TopicFile
 from penstock.log.transaction_staging import StagedRecords
 from penstock.log.transactions import Transactions
@@ -51,11 +53,17 @@ class _Writing:
 
     def _stage(self, producer: str, batches: Iterator[pa.RecordBatch]) -> Staged:
         writer = self._transactions().writer(producer)
-        for batch in batches:
-            for topic, rows in split_topics(batch, self._options.topic):
-                self._make(topic)
-                writer.add(topic, columns_of(rows))
-        return Staged(producer, writer.finish().encode())
+        try:
+            for batch in batches:
+                for topic, rows in split_topics(batch, self._options.topic):
+                    self._make(topic)
+                    writer.add(topic, columns_of(rows))
+            return Staged(producer, writer.finish().encode())
+        except BaseException:
+            # Spark tells nobody of what a task that failed has staged.
+            with suppress(PenstockError):
+                writer.abandon()
+            raise
 
     def _make(self, topic: str) -> None:
         """The topic, when it is not there."""
