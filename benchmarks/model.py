@@ -217,6 +217,7 @@ POINTS = {
     "watched": "what watching adds",
     "micro-batches": "a stream, micro-batch by micro-batch",
     "table": "a batch query",
+    "topic-to-topic": "from its publish to its place in the other topic",
     "manual-commit": "each batch is committed, durably, before the next one",
     "auto-commit": "committed ten times a second",
     "hand-over": "until everybody has their share",

@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.model import Case, Load, Prepared, Sample, Scale, Workload
+from benchmarks.spark.common import BATCHES, session, steady_rate
 from penstock import FsyncPolicy, TopicConfig, WalMessageQueue
-from penstock.spark import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
 RECORDS = {"quick": 800_000}
 RECORDS_DEFAULT = 4_000_000
 PAYLOAD_BYTES = 100
-BATCHES = 8
-"""Micro-batches of a run. The first ones are not counted: Spark compiles."""
-WARM_UP = 2
 FILES_OF_A_BATCH = 2
 CALL = 10_000
 TOPIC = "rows"
@@ -50,14 +46,10 @@ def cases(scale: Scale) -> list[Case]:
     ]  # fmt: skip
 
 
-def _session() -> SparkSession:
-    return spark_session("benchmark", master="local[2]", tell=lambda _: None)
-
-
 def fill(folder: Path, records: int) -> None:
     """The topic, and the Parquet files: two for each micro-batch."""
     asyncio.run(_fill_topic(folder, records))
-    rows = _session().read.format("penstock").option("subscribe", TOPIC)
+    rows = session().read.format("penstock").option("subscribe", TOPIC)
     files = BATCHES * FILES_OF_A_BATCH
     rows.option("minPartitions", files).load(str(folder / "log")).write.parquet(
         str(folder / "parquet")
@@ -106,28 +98,20 @@ def _topic_table(session: SparkSession, folder: Path, _: int) -> DataFrame:
 def _streamed(frame: Frame, folder: Path, records: int) -> Sample:
     """The rate of the later micro-batches: rows by the time from trigger to commit."""
     checkpoint = tempfile.mkdtemp(dir=folder)
-    writer = frame(_session(), folder, records).writeStream.format("noop")
+    writer = frame(session(), folder, records).writeStream.format("noop")
     writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
     start = time.perf_counter()
     query = writer.start()
     query.awaitTermination()
     seconds = time.perf_counter() - start
-    progress = [one for one in query.recentProgress if one.numInputRows]
-    _check(sum(one.numInputRows for one in progress), records)
-    rates = [one.numInputRows * 1_000 / one.durationMs["triggerExecution"] for one in progress]
-    return Sample(median(rates[WARM_UP:]), {"whole query, rows/s": records / seconds})
+    return Sample(steady_rate(query, records), {"whole query, rows/s": records / seconds})
 
 
 def _read(frame: Frame, folder: Path, records: int) -> Sample:
-    rows = frame(_session(), folder, records)
+    rows = frame(session(), folder, records)
     start = time.perf_counter()
     rows.write.format("noop").mode("overwrite").save()
     return Sample(records / (time.perf_counter() - start))
-
-
-def _check(found: int, records: int) -> None:
-    if found != records:
-        raise RuntimeError(f"{found} rows were read, {records} were written")
 
 
 WORKLOAD = Workload(
