@@ -1,102 +1,116 @@
-"""A Redis server of the tests' own: on loopback, on a free port, in a temporary directory."""
-
-from __future__ import annotations
+"""A Redis server for tests: on loopback, a port and a folder of its own."""
 
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-BINARY = shutil.which("redis-server")
-MISSING = "redis-server is not installed: make services"
-START_SECONDS = 20.0
+import pytest
+
+READY_SECONDS = 20.0
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
 
 
+def binary() -> str:
+    """The server; skips the test when there is none."""
+    return shutil.which("redis-server") or pytest.skip("no redis-server here: make services")
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
 
 
 class RedisServer:
-    """A server that can be stopped, killed and started again on the same port and data."""
+    """A server that can be stopped, killed and started again on the same port and folder."""
 
-    def __init__(
-        self, folder: Path, options: Sequence[str] = DURABLE, tls: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, folder: Path, settings: Sequence[str] = DURABLE, tls: bool = False) -> None:
         self.folder = folder
         self.port = free_port()
-        self._options = options
-        self._tls = tls
-        self._process: subprocess.Popen[bytes] | None = None
+        self.settings = settings
+        self.tls = tls
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
     @property
     def url(self) -> str:
-        return f"{'rediss' if self._tls else 'redis'}://127.0.0.1:{self.port}/0"
+        return f"{'rediss' if self.tls else 'redis'}://{self.address}/0"
 
     def start(self) -> None:
-        assert BINARY is not None
-        ports = (
-            ["--port", "0", "--tls-port", str(self.port)]
-            if self._tls
-            else ["--port", str(self.port)]
-        )
-        with (self.folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    BINARY,
-                    "--bind",
-                    "127.0.0.1",
-                    "--dir",
-                    str(self.folder),
-                    *ports,
-                    *self._tls,
-                    *self._options,
-                ],
-                stdout=log,
-                stderr=log,
+        ports = ["--port", "0", "--tls-port"] if self.tls else ["--port"]
+        command = [binary(), "--bind", "127.0.0.1", "--dir", str(self.folder), *ports]
+        with (self.folder / "output").open("ab") as output:
+            self.process = subprocess.Popen(
+                [*command, str(self.port), *self.settings], stdout=output, stderr=output
             )
-        self._wait()
+        self._wait(self.process)
 
-    def kill(self) -> None:
-        """As a power cut of the process: nothing more is written."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> None:
-        self._end(signal.SIGTERM)
-
-    def send(self, what: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(what)
-
-    def _end(self, how: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(START_SECONDS)
-            self._process = None
-
-    def _wait(self) -> None:
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
         """Return when it answers, and has loaded its data."""
-        until = time.monotonic() + START_SECONDS
+        until = time.monotonic() + READY_SECONDS
         while time.monotonic() < until:
-            assert self._process is not None
-            assert self._process.poll() is None, (self.folder / "server.log").read_text()
-            if self._tls or self._answers():
-                if self._tls:
-                    time.sleep(0.5)
+            if self._answers():
                 return
-            time.sleep(0.01)
-        raise AssertionError(
-            f"the server did not start: {(self.folder / 'server.log').read_text()}"
-        )
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.01)
+                break
+        raise AssertionError((self.folder / "output").read_text())
 
     def _answers(self) -> bool:
         try:
-            with socket.create_connection(("127.0.0.1", self.port), 1.0) as connection:
-                connection.sendall(b"PING\r\n")
-                return connection.recv(100).startswith((b"+PONG", b"-NOAUTH"))
+            with self._connected() as one:
+                one.sendall(b"PING\r\n")
+                return one.recv(100).startswith((b"+PONG", b"-NOAUTH"))
         except OSError:
             return False
+
+    def _connected(self) -> socket.socket:
+        plain = socket.create_connection(("127.0.0.1", self.port), 1.0)
+        if not self.tls:
+            return plain
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context.wrap_socket(plain)
+
+    def send(self, what: signal.Signals) -> None:
+        """A signal to the server alone."""
+        assert self.process is not None
+        self.process.send_signal(what)
+
+    def kill(self) -> None:
+        """SIGKILL: it has no time to write anything."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """Stop it, stopped by a signal or not."""
+        process = self.process
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+            process.wait(READY_SECONDS)
+
+
+@contextmanager
+def redis_server(settings: Sequence[str] = DURABLE, tls: bool = False) -> Iterator[RedisServer]:
+    """A server that runs, until the end of the block."""
+    binary()
+    folder = Path(tempfile.mkdtemp(prefix="penstock-redis-"))
+    server = RedisServer(folder, settings, tls)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
