@@ -187,6 +187,14 @@ class TestCheckpoints:
         assert (path / "offsets" / "0").read_text().splitlines()[2:] == ['{"orders":{"0":9}}']
         assert not (path / "commits").exists()
 
+    def test_one_in_other_storage_is_left_alone(self, ledger, tmp_path, monkeypatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert ready_checkpoint("s3://bucket/checkpoint", ledger) is Condition.ELSEWHERE
+        assert ledger.progress() is None
+        assert list(tmp_path.iterdir()) == []
+        assert ready_checkpoint(f"file://{tmp_path}/local", ledger) is Condition.ABSENT
+        assert (tmp_path / "local" / "metadata").exists()
+
     def test_the_one_before_the_last_is_looked_at_too(self, path, ledger) -> None:
         self.spark_wrote(path, 3)
         (path / "offsets" / "1").write_bytes(b"")

@@ -33,6 +33,8 @@ class Condition(enum.Enum):
     SOUND = "sound"
     DAMAGED = "damaged"
     BEHIND = "behind the ledger"
+    ELSEWHERE = "elsewhere"
+    """On no local disk: Spark and that storage look after it."""
 
 
 def ready_checkpoint(
@@ -48,6 +50,9 @@ def ready_checkpoint(
     was changed.
     """
     system = system or System()
+    path = path.removeprefix("file://")
+    if "://" in path:
+        return Condition.ELSEWHERE
     progress = ledger.progress()
     plans = ledger.plans()
     found = condition_of(path, system.files)
