@@ -135,9 +135,7 @@ class KafkaTransport(Transport):
         self._producer: KafkaProducer | None = None
         self._opening = asyncio.Lock()
         self._closed = False
-        self._produced = self._errors = self._reconnects = 0
-        self._deliveries = 0
-        """Of consumers that are closed."""
+        self._produced = self._delivered = self._errors = self._reconnects = 0
         self._is_down = False
 
     @classmethod
@@ -203,7 +201,7 @@ class KafkaTransport(Transport):
             reconnects=self._reconnects,
             errors=self._errors,
             produced=self._produced,
-            delivered=self._deliveries + sum(one.delivered for one in self._consumers),
+            delivered=self._delivered,
             waiting=self._producer.waiting if self._producer is not None else 0,
             consumers=len(self._consumers),
         )
@@ -315,7 +313,12 @@ class KafkaTransport(Transport):
             on_revoke=on_revoke,
             release_seconds=release_seconds,
             among=self._consumers,
+            took=self._took,
         )
+
+    def _took(self, count: int) -> None:
+        self._delivered += count
+        self._answered()
 
     # Topics and groups
 

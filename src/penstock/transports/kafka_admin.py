@@ -30,7 +30,7 @@ from penstock.errors import (
 )
 from penstock.log.lag import PartitionLag
 from penstock.system import System
-from penstock.transports.kafka_settings import KafkaSettings
+from penstock.transports.kafka_settings import FORGOTTEN, KafkaSettings, is_committed
 from penstock.transports.kafka_thread import CallThread
 
 LOOKUP_GROUP = "penstock-lookup"
@@ -145,7 +145,7 @@ class KafkaAdmin:
         return {
             place: place.offset
             for place in (found.topic_partitions if found is not None else ())
-            if place.error is None and place.offset >= 0
+            if place.error is None and is_committed(place)
         }
 
     async def lag(self, topic: str, group: str) -> Sequence[PartitionLag]:
@@ -186,26 +186,32 @@ class KafkaAdmin:
         return [name for name, has in zip(names, read, strict=True) if has]
 
     async def forget(self, topic: str, group: str) -> None:
-        """Forget a group without members."""
-        await self.count(topic)
+        """Forget what a group without members committed of a topic."""
+        count = await self.count(topic)
         held = await self.committed(group)
-        others = {place.topic for place in held} - {topic}
-        if others:
-            raise NotSupported(
-                f"group {group!r} has read {', '.join(sorted(others))} too, and Kafka's client forgets "
-                "a group only as a whole: use a group for each topic",
-                group=group,
-                topic=topic,
-            )
-        asked = self._client.delete_consumer_groups([group], request_timeout=self._seconds)
+        is_shared = bool({place.topic for place in held} - {topic})
+        asked = (
+            await self._mark_forgotten(group, topic, count)
+            if is_shared
+            else self._client.delete_consumer_groups([group], request_timeout=self._seconds)
+        )
         try:
             await self._answer(asked[group], f"forget {group!r}", absent=NO_SUCH_GROUP)
         except BrokerFailed as refused:
-            if refused.code == "NON_EMPTY_GROUP":
+            if refused.code in {"NON_EMPTY_GROUP", "UNKNOWN_MEMBER_ID"}:
                 raise SubscriberBusy(
                     f"group {group!r} has members: close them first", group=group, topic=topic
                 ) from refused
             raise
+
+    async def _mark_forgotten(self, group: str, topic: str, count: int) -> dict[str, Future[Any]]:
+        """The client can delete only whole groups. Of several topics, one is marked instead."""
+        first = await self.offsets(topic, EARLIEST, count)
+        places = [TopicPartition(topic, number, first[number], FORGOTTEN) for number in first]
+        asked: dict[str, Future[Any]] = self._client.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, places)], request_timeout=self._seconds
+        )
+        return asked
 
     async def _answers(
         self, asked: Iterable[Future[Any]], what: str, **fields: object

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -33,7 +32,7 @@ from penstock.transports.base import BATCH_RECORDS_MAX, Consumer
 from penstock.transports.kafka_admin import KafkaAdmin
 from penstock.transports.kafka_member import Fetched, KafkaMember
 from penstock.transports.kafka_settings import KafkaSettings
-from penstock.transports.kafka_thread import CallThread, tell_loop
+from penstock.transports.kafka_thread import CallThread, settle_by, tell_loop
 from penstock.transports.records import StartPosition, StreamBatch, StreamRecord
 
 BUFFER_RECORDS_MAX = 20_000
@@ -132,6 +131,7 @@ class KafkaConsumer(Consumer):
         on_revoke: OnRevoke | None,
         release_seconds: float,
         among: set[KafkaConsumer],
+        took: Callable[[int], None],
     ) -> None:
         self.topic = topic
         self.group = group
@@ -142,6 +142,7 @@ class KafkaConsumer(Consumer):
         self._on_revoke = on_revoke
         self._release_seconds = release_seconds
         self._among = among
+        self._took = took
         self._opening: asyncio.Future[None] | None = None
         self._is_open = False
         self._closed = False
@@ -164,8 +165,6 @@ class KafkaConsumer(Consumer):
         """Who may call the client's thread; between two turns its position may be changed."""
         self._committing = asyncio.Lock()
         self._pumping: asyncio.Task[None] | None = None
-        self.delivered = 0
-        """Records that were taken."""
 
     # Life
 
@@ -267,7 +266,7 @@ class KafkaConsumer(Consumer):
         if owned.waiting:
             self._ready[number] = None
         self._buffered -= len(records)
-        self.delivered += len(records)
+        self._took(len(records))
         if self._buffered < BUFFER_RECORDS_MAX:
             self._drained.set()
         return StreamBatch(self.topic, number, records, owned.next)
@@ -340,11 +339,21 @@ class KafkaConsumer(Consumer):
         self._check_usable()
         chosen = sorted(self._reading()) if partition is None else [partition]
         self._check_own(chosen)
-        async with self._turn:
+        async with self._own_turn():
             resolve = partial(self._member.resolve, clamp=False)
             offsets = await self._called(f"look into {self.topic!r}", resolve, chosen, to)
             await self._commit(offsets, backwards=True)
             await self._go_to(offsets)
+
+    @asynccontextmanager
+    async def _own_turn(self) -> AsyncIterator[None]:
+        """The pump is between two calls, and soon."""
+        self._member.wanted += 1
+        try:
+            async with self._turn:
+                yield
+        finally:
+            self._member.wanted -= 1
 
     async def _go_to(self, offsets: Mapping[int, int]) -> None:
         """Deliver from these offsets; the turn is the caller's."""
@@ -361,7 +370,7 @@ class KafkaConsumer(Consumer):
         """Deliver nothing of these partitions until :meth:`resume`; they need not be its own yet."""
         self._check_numbers(partitions)
         self._paused |= set(partitions)
-        async with self._turn:
+        async with self._own_turn():
             if mine := self._reading() & set(partitions):
                 await self._called("pause", self._member.pause, mine)
 
@@ -370,7 +379,7 @@ class KafkaConsumer(Consumer):
         self._check_numbers(partitions)
         self._paused -= set(partitions)
         self._arrived.set()
-        async with self._turn:
+        async with self._own_turn():
             if (mine := self._reading() & set(partitions)) and not self._is_held:
                 await self._called("resume", self._member.resume, mine)
 
@@ -421,7 +430,7 @@ class KafkaConsumer(Consumer):
             if (one := self._owned.get(number)) is not None and at > one.next and not one.is_going
         }
         if beyond:
-            async with self._turn:
+            async with self._own_turn():
                 await self._go_to(beyond)
 
     async def _commit(self, wanted: Mapping[int, int], *, backwards: bool = False) -> None:
@@ -453,7 +462,7 @@ class KafkaConsumer(Consumer):
                 if self._owned.get(number) is not mine[number]:
                     raise self.fenced(number, "is another member's, or was in between")
             try:
-                await asyncio.to_thread(self._member.commit, moves)
+                await self.job(self._member.commit, moves)
                 return
             except RuntimeError as error:
                 raise self._is_closed() from error
@@ -473,7 +482,7 @@ class KafkaConsumer(Consumer):
             if owned is None or 0 <= offset <= owned.next:
                 continue
             what = f"look for the end of {self.topic!r}"
-            _, end = await self._in_thread(what, self._member.ends, number)
+            _, end = await self._translated(what, self.job(self._member.ends, number))
             if not 0 <= offset <= end:
                 raise OffsetOutOfRange(
                     f"offset {offset} of {self.topic}/{number} cannot be committed: use 0 to {end}",
@@ -496,10 +505,13 @@ class KafkaConsumer(Consumer):
         """Let the event loop finish them, for a while."""
         if self._closed:
             return
+        clock = self._system.clock
+        until = clock.monotonic() + self._release_seconds + GRACE_SECONDS
         asked = asyncio.run_coroutine_threadsafe(self._let_go(partitions), self._loop)
-        try:
-            asked.result(self._release_seconds + GRACE_SECONDS)
-        except FutureTimeoutError:
+        asked.add_done_callback(lambda _: self._member.put(lambda: None))
+        while not asked.done() and clock.monotonic() < until:
+            self._member.run_job(AGAIN_SECONDS)
+        if not asked.done():
             # The event loop is busy. Whoever commits later must find them gone.
             for number in partitions:
                 self._owned.pop(number, None)
@@ -570,8 +582,12 @@ class KafkaConsumer(Consumer):
     async def _called(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
         return await self._translated(what, self._thread.call(function, *arguments))
 
-    async def _in_thread(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        return await self._translated(what, asyncio.to_thread(function, *arguments))
+    async def job(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call the client in its thread, also while that waits for a partition to be released."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._member.put(partial(settle_by, self._loop, future, function, *arguments))
+        self._thread.submit(self._member.run_jobs)
+        return await future
 
     async def _translated(self, what: str, calling: Coroutine[Any, Any, Any]) -> Any:
         try:

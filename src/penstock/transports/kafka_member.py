@@ -1,6 +1,8 @@
-"""The blocking side of a consumer: Kafka's client, called in one thread (commits in any).
+"""The blocking side of a consumer: Kafka's client, called in one thread.
 
-Its calls about partitions come while it is asked for records, in the thread that asks.
+The client lets one thread in at a time, also for a commit. So whoever wants something of it puts a job
+into a queue, and the thread that waits for records looks there every few milliseconds. Its calls about
+partitions come in that thread too; while they wait for the event loop, the jobs go on.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from itertools import groupby, repeat
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from confluent_kafka import Consumer as Client
@@ -17,9 +20,11 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from penstock.errors import InvalidOption, OffsetOutOfRange
 from penstock.log.records import NO_HEADERS
 from penstock.system import Clock
-from penstock.transports.kafka_settings import LOGGER
+from penstock.transports.kafka_settings import LOGGER, is_committed
 from penstock.transports.records import StartPosition, StreamRecord
 
+SLICE_SECONDS = 0.005
+"""How long a job may wait for the client."""
 ASSIGN_TRIES = 5
 SEEK_SECONDS = 10.0
 AGAIN_SECONDS = 0.05
@@ -76,6 +81,9 @@ class KafkaMember:
         self._seconds = seconds
         self._revoked: set[int] = set()
         """Given away during the call at hand."""
+        self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.wanted = 0
+        """How many wait for :meth:`fetch` to return."""
         self.error: KafkaError | None = None
         """What came instead of a record; whoever handles it sets it to None."""
 
@@ -96,12 +104,28 @@ class KafkaMember:
         """Who the member is, for a transaction."""
         return self._client.consumer_group_metadata()
 
+    # Jobs
+
+    def put(self, job: Callable[[], None]) -> None:
+        """Let the thread of the client run a job, which does not raise. Any thread."""
+        self._jobs.put(job)
+
+    def run_jobs(self) -> None:
+        """Run what was put."""
+        while not self._jobs.empty():
+            self.run_job(0.0)
+
+    def run_job(self, seconds: float) -> None:
+        """Run one job, waiting for it."""
+        with suppress(Empty):
+            self._jobs.get(timeout=seconds)()
+
     # Records
 
     def fetch(self, limit: int, seconds: float) -> Fetched:
         """What is there, at most so many records; waits only for the first one."""
         self._revoked.clear()
-        first = self._client.poll(seconds)
+        first = self._first(seconds)
         if first is None:
             return []
         messages = [first]
@@ -114,6 +138,14 @@ class KafkaMember:
             for number, some in groupby(messages, Message.partition)
             if number is not None and number not in self._revoked
         ]
+
+    def _first(self, seconds: float) -> Message | None:
+        until = self._clock.monotonic() + seconds
+        while True:
+            self.run_jobs()
+            first = self._client.poll(min(SLICE_SECONDS, seconds))
+            if first is not None or self.wanted or self._clock.monotonic() >= until:
+                return first
 
     def _without_errors(self, messages: Iterable[Message]) -> list[Message]:
         good = []
@@ -148,7 +180,7 @@ class KafkaMember:
         return [TopicPartition(self._topic, number, at) for number, at in offsets.items()]
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        """Commit, and wait for the answer. Any thread."""
+        """Commit, and wait for the answer."""
         done = self._client.commit(offsets=self.places(offsets), asynchronous=False)
         for place in done or ():
             if place.error is not None:
@@ -238,7 +270,7 @@ class KafkaMember:
             return {}
         asked = [TopicPartition(self._topic, number) for number in partitions]
         found = self._client.committed(asked, timeout=self._seconds)
-        starts = {one.partition: one.offset for one in found if one.offset >= 0}
+        starts = {one.partition: one.offset for one in found if is_committed(one)}
         fresh = self.resolve(
             [one for one in partitions if one not in starts], self._start, clamp=True
         )

@@ -199,9 +199,10 @@ def _rows(columns: Columns, partitions: Sequence[int] | None, batch: Batch) -> A
                 if partitions[place] not in seen:
                     seen.add(partitions[place])
                     calls[place] = batch.placed
-    row: list[Any] = [columns.values, columns.keys or repeat(None), partitions, repeat(None), calls]
+    row: list[Any] = [columns.values, columns.keys or repeat(None), partitions, calls]
     if columns.timestamps is not None or columns.headers is not None:
-        row.append(columns.timestamps or repeat(0))
+        # Between them is a second name of the call that tells of the record.
+        row += [calls, columns.timestamps or repeat(0)]
     if columns.headers is not None:
         row.append([dict(one) if one else None for one in columns.headers])
     return zip(*row, strict=False)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from penstock.errors import (
     BrokerFailed,
@@ -63,6 +63,8 @@ CONSUMER_ONLY = (
     "partition.assignment", "queued.", "session.",
 )  # fmt: skip
 
+FORGOTTEN = "penstock: forgotten"
+"""Stands beside a committed offset that counts as none."""
 LOGGER = logging.getLogger("penstock.transports.kafka")
 
 _CALLS = {"error_cb", "stats_cb", "throttle_cb", "on_delivery", "on_commit", "oauth_cb", "logger"}
@@ -184,6 +186,11 @@ class KafkaSettings:
             address=self.address,
             seconds=seconds,
         )
+
+
+def is_committed(place: TopicPartition) -> bool:
+    """Whether a group has an offset there."""
+    return place.offset >= 0 and place.metadata != FORGOTTEN
 
 
 def _is_native(name: str) -> bool:

@@ -26,16 +26,7 @@ class CallThread:
         """What the function returns or raises."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
-
-        def job() -> None:
-            try:
-                result = function(*arguments)
-            except BaseException as error:
-                tell_loop(loop, _fail, future, error)
-            else:
-                tell_loop(loop, _settle, future, result)
-
-        self._worker.submit(job)
+        self._worker.submit(lambda: settle_by(loop, future, function, *arguments))
         return await future
 
     def submit(self, job: Callable[[], None]) -> None:
@@ -55,6 +46,21 @@ def tell_loop(
     """Call on the event loop, from any thread; nothing when the loop is over."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(callback, *arguments)
+
+
+def settle_by(
+    loop: asyncio.AbstractEventLoop,
+    future: asyncio.Future[_T],
+    function: Callable[[*_Ts], _T],
+    *arguments: *_Ts,
+) -> None:
+    """Call the function here, and let the future of the loop have what comes of it."""
+    try:
+        result = function(*arguments)
+    except BaseException as error:
+        tell_loop(loop, _fail, future, error)
+    else:
+        tell_loop(loop, _settle, future, result)
 
 
 def _settle(future: asyncio.Future[_T], result: _T) -> None:
