@@ -146,8 +146,7 @@ class RedisTransport(Transport):
         if self._closed:
             return
         self._closed = True
-        if not self.client.connected:
-            self._hurry()
+        self._hurry(timeout)
         try:
             await within(timeout, self._finish(), "finish what was accepted")
         finally:
@@ -158,9 +157,10 @@ class RedisTransport(Transport):
         await self._producer.drain()
         await asyncio.gather(*(one.close() for one in list(self._consumers)))
 
-    def _hurry(self) -> None:
+    def _hurry(self, seconds: float) -> None:
+        """What is not left in time is settled by the lease."""
         for group in self._groups:
-            group.seconds = LEAVE_SECONDS
+            group.seconds = seconds / 2 if self.client.connected else LEAVE_SECONDS
 
     def check_open(self) -> None:
         """Closed or UsageError unless it is open."""

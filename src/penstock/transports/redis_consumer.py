@@ -33,9 +33,12 @@ if TYPE_CHECKING:
     from penstock.transports.redis import RedisTransport
 
 AHEAD_RECORDS = 5_000
-"""Read ahead of each partition, at most; as many are asked for at once."""
+"""Asked for at once, of all partitions together: a script keeps the server from everything else. More is
+asked for of a partition when less than half as many are left of it."""
 AHEAD_BYTES = 2 * 1024 * 1024
 """The same in bytes; one record may be larger."""
+ASK_PARTITIONS = 50
+"""How many partitions are asked for at once."""
 POLL_SECONDS = 1.0
 """How often a member that has nothing to read looks, should a notice be lost."""
 
@@ -272,7 +275,8 @@ class RedisSource:
             try:
                 if await self._fetch():
                     continue
-            except TransportError as error:
+            except Exception as error:
+                # Whoever reads hears of it; it is tried again, as the cause may go away.
                 self.fail(error)
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
@@ -280,16 +284,19 @@ class RedisSource:
 
     async def _fetch(self) -> bool:
         """Read what there is of all that have room; whether anything came."""
-        asked = {
-            number: (place, place.moves)
-            for number, place in ((one, self._places[one]) for one in sorted(self._given))
-            if place.left < AHEAD_RECORDS // 2
-        }
-        if not asked:
-            return False
-        words = [word for number, (place, _) in asked.items() for word in (number, place.fetched)]
+        wanted = [one for one in sorted(self._given) if self._places[one].left < AHEAD_RECORDS // 2]
+        came = [
+            await self._fetch_some(wanted[first : first + ASK_PARTITIONS])
+            for first in range(0, len(wanted), ASK_PARTITIONS)
+        ]
+        return any(came)
+
+    async def _fetch_some(self, numbers: list[int]) -> bool:
+        asked = {number: (self._places[number], self._places[number].moves) for number in numbers}
+        words = [word for number in numbers for word in (number, self._places[number].fetched)]
+        share = len(numbers)
         found = await self._transport.client.script(
-            scripts.READ, self._base, AHEAD_RECORDS, AHEAD_BYTES, *words,
+            scripts.READ, self._base, AHEAD_RECORDS // share, AHEAD_BYTES // share, *words,
             seconds=CALL_SECONDS, what=f"read {self.topic!r}",
         )  # fmt: skip
         for number, *answer in found:

@@ -78,7 +78,8 @@ class RedisNotices:
                 await self._hear(pubsub)
             except (*AWAY, TimeoutError) as error:
                 self._client.lose(error)
-            except failures.RedisError as error:
+            except Exception as error:
+                # A notice that is lost is found by looking; nobody has to hear of this.
                 self._client.note(error)
             finally:
                 self._pubsub = None
