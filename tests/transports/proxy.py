@@ -44,10 +44,11 @@ class Proxy:
     async def __aexit__(self, *exc_info: object) -> None:
         assert self._server is not None
         self._server.close()
-        self.drop()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._refusing = True
+        while self._tasks:
+            # They end by themselves when their connections are gone.
+            self.drop()
+            await asyncio.wait(self._tasks, timeout=0.1)
 
     @property
     def port(self) -> int:

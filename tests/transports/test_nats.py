@@ -1,11 +1,34 @@
 """The NATS transport on a real server: the suite, and what only it has."""
 
+import asyncio
+import signal
+import subprocess
+from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 
+import nats
 import pytest
 
+from penstock.errors import (
+    BrokerFailed,
+    DeadlineExceeded,
+    Fenced,
+    InvalidOption,
+    RecordTooLarge,
+    UnknownTopic,
+    Unreachable,
+)
 from penstock.testing import TransportConformance
-from tests.transports.servers.nats import nats_server
+from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, values_of
+from penstock.transports import open_transport
+from penstock.transports.nats import NatsTransport
+from penstock.transports.nats_keys import NatsKeys
+from tests.transports.proxy import Proxy
+from tests.transports.servers.nats import free_port, nats_server
+
+SECRET = "canary-of-the-tests"
 
 
 @pytest.fixture(scope="module")
@@ -14,11 +37,21 @@ def server():
         yield running
 
 
+@pytest.fixture
+def own_server():
+    """For tests that kill it."""
+    with nats_server() as running:
+        yield running
+
+
+@pytest.fixture
+def topic(request):
+    return f"t{abs(hash(request.node.nodeid)):x}"
+
+
 class TestNats(TransportConformance):
     @pytest.fixture
     def make_transport(self, server):
-        from penstock.transports.nats import NatsTransport
-
         return partial(NatsTransport, server.url)
 
     @pytest.fixture
@@ -28,3 +61,413 @@ class TestNats(TransportConformance):
     @pytest.fixture
     def quick_lease(self):
         return {"lease_seconds": 1.0}
+
+
+# What may happen on the way
+
+
+async def sent_and_read(transport, topic, disturb, batches=40, size=25):
+    """Produce under disturbance, and read all; every produce is acknowledged in the end."""
+    await transport.create_topic(topic, partitions=2)
+    got: Counter[bytes | None] = Counter()
+    total = batches * size
+    disturbing = None
+
+    async def read():
+        async with transport.subscribe(topic, "billing") as consumer:
+            while got.total() < total:
+                batch = await consumer.next_batch(WAIT_SECONDS)
+                got.update(values_of(batch.records))
+                with suppress(Fenced):
+                    # Away for longer than its lease: it comes again, to whoever has it.
+                    await consumer.commit(batch)
+
+    reading = asyncio.create_task(read())
+    for start in range(0, total, size):
+        if start == total // 2:
+            disturbing = asyncio.create_task(disturb())
+        await transport.produce(topic, numbered(size, start), timeout=WAIT_SECONDS)
+    assert disturbing is not None
+    await disturbing
+    async with asyncio.timeout(WAIT_SECONDS):
+        await reading
+    lag = await transport.lag(topic, "billing")
+    assert sum(one.end for one in lag) == total  # nothing stored twice
+    return got
+
+
+async def test_a_broker_that_is_killed_loses_nothing_acknowledged(own_server, topic):
+    async def disturb():
+        own_server.kill()
+        await asyncio.to_thread(own_server.start)
+
+    async with NatsTransport(own_server.url) as transport:
+        got = await sent_and_read(transport, topic, disturb)
+        assert got == Counter(numbered(1_000))
+        assert transport.statistics().reconnects >= 1
+
+
+async def test_a_cut_connection_is_made_again(server, topic):
+    async with (
+        Proxy("127.0.0.1", server.port) as proxy,
+        NatsTransport(f"nats://{proxy.address}", reconnect_seconds_max=0.2) as transport,
+    ):
+
+        async def disturb():
+            for _ in range(3):
+                proxy.cut()
+                while transport.statistics().connected:
+                    await asyncio.sleep(0)
+                proxy.heal()
+                while not transport.statistics().connected:
+                    await asyncio.sleep(0.001)
+
+        got = await sent_and_read(transport, topic, disturb)
+        statistics = transport.statistics()
+    assert got == Counter(numbered(1_000))
+    assert statistics.reconnects >= 3
+    assert statistics.connected
+    assert statistics.errors
+    assert statistics.records_produced == 1_000
+    assert not transport.statistics().connected
+
+
+async def test_a_slow_connection_is_slow_and_nothing_else(server, topic):
+    async with (
+        Proxy("127.0.0.1", server.port) as proxy,
+        NatsTransport(f"nats://{proxy.address}") as transport,
+    ):
+
+        async def disturb():
+            proxy.delay = 0.05
+
+        got = await sent_and_read(transport, topic, disturb, batches=8)
+    assert got == Counter(numbered(200))
+
+
+async def test_a_connection_that_is_half_open_is_given_up(server, topic):
+    async with (
+        Proxy("127.0.0.1", server.port) as proxy,
+        NatsTransport(f"nats://{proxy.address}", ping_interval=0.2) as transport,
+    ):
+
+        async def disturb():
+            before = proxy.connections
+            proxy.swallow = "both"
+            while transport.statistics().connected:
+                await asyncio.sleep(0.01)
+            proxy.heal()
+            while proxy.connections == before:
+                await asyncio.sleep(0.01)
+
+        got = await sent_and_read(transport, topic, disturb)
+    assert got == Counter(numbered(1_000))
+
+
+@pytest.mark.parametrize("count", [1, 5, 2_500])
+async def test_what_is_sent_again_is_kept_once(server, topic, count):
+    """The server stored it, and its answer was lost: the offsets are found all the same."""
+    async with (
+        Proxy("127.0.0.1", server.port) as proxy,
+        NatsTransport(f"nats://{proxy.address}") as transport,
+        NatsTransport(server.url) as other,
+    ):
+        await transport.create_topic(topic, partitions=1)
+        await transport.produce(topic, [b"before"])
+        proxy.swallow = "down"
+        producing = asyncio.create_task(transport.produce(topic, numbered(count)))
+        while (await other.lag(topic, "x"))[0].end < 1 + min(count, 1_000):
+            await asyncio.sleep(0.001)
+        # Somebody else's record comes between the two attempts.
+        await other.produce(topic, [b"between"])
+        proxy.heal()
+        proxy.drop()
+        done = await producing
+        assert done.ranges == {0: (1, 2 + count if count > 1_000 else 1 + count)}
+        assert transport.statistics().sent_again
+        async with transport.subscribe(topic, "billing") as consumer:
+            records = values_of(await take(consumer, count + 2))
+        assert Counter(records) == Counter([b"before", b"between", *numbered(count)])
+        assert records[: min(count, 1_000)] == [b"before", *numbered(min(count, 1_000) - 1)]
+        assert (await transport.lag(topic, "billing"))[0].end == count + 2
+
+
+async def test_who_is_cut_off_for_longer_than_its_lease_is_fenced(server, topic):
+    """The other member goes on; what the first one had comes again, and its commit is refused."""
+    async with (
+        Proxy("127.0.0.1", server.port) as proxy,
+        NatsTransport(f"nats://{proxy.address}", reconnect_seconds_max=0.2) as far,
+        NatsTransport(server.url) as near,
+    ):
+        await near.create_topic(topic, partitions=1)
+        await near.produce(topic, numbered(5))
+        async with far.subscribe(topic, "billing", lease_seconds=0.5) as zombie:
+            batch = await zombie.next_batch(WAIT_SECONDS)
+            proxy.cut()
+            async with near.subscribe(topic, "billing", lease_seconds=0.5) as other:
+                assert values_of(await take(other, 5)) == numbered(5)
+                await other.commit()
+                assert zombie.assignment().partitions == frozenset()
+                proxy.heal()
+                with pytest.raises(Fenced):
+                    await zombie.commit(batch)
+
+
+async def test_a_stopped_server_shows_as_an_error_within_the_deadline(own_server, topic):
+    async with NatsTransport(own_server.url, timeout=1.0) as transport:
+        await transport.create_topic(topic, partitions=1)
+        own_server.send(signal.SIGSTOP)
+        with pytest.raises(Unreachable, match="did not acknowledge") as refused:
+            await transport.produce(topic, [b"x"], timeout=0.5)
+        assert refused.value.address == own_server.url
+        with pytest.raises(Unreachable):
+            await transport.partitions(topic)
+        own_server.send(signal.SIGCONT)
+        await transport.produce(topic, [b"y"])
+
+
+# Opening
+
+
+async def test_a_server_that_is_down_is_a_clear_error(topic):
+    url = f"nats://127.0.0.1:{free_port()}"
+    transport = NatsTransport(url, connect_timeout=0.5)
+    with pytest.raises(Unreachable, match=r"did not answer within 0\.5 s") as refused:
+        await transport.open()
+    assert (refused.value.transport, refused.value.address) == ("nats", url)
+    await transport.close()
+
+
+async def test_a_server_without_jetstream_is_a_clear_error(tmp_path):
+    with nats_server("# none") as server:
+        server.stop()
+        server.jetstream = False
+        server.start()
+        with pytest.raises(Unreachable, match="JetStream"):
+            await NatsTransport(server.url, connect_timeout=0.5).open()
+
+
+@pytest.mark.parametrize("way", ["environment", "url", "token"])
+async def test_secrets_open_the_server_and_show_up_nowhere(monkeypatch, caplog, way):
+    login = f'token: "{SECRET}"' if way == "token" else f'user: ann, password: "{SECRET}"'
+    with nats_server(f"authorization {{ {login} }}") as server:
+        with pytest.raises(BrokerFailed, match="refuses"):
+            await NatsTransport(server.url).open()
+        url = server.url
+        if way == "token":
+            monkeypatch.setenv("PENSTOCK_NATS_TOKEN", SECRET)
+        elif way == "environment":
+            monkeypatch.setenv("PENSTOCK_NATS_PASSWORD", SECRET)
+            url = f"nats://ann@{server.address}"
+        else:
+            url = f"nats://ann:{SECRET}@{server.address}"
+        async with NatsTransport(url) as transport:
+            await transport.create_topic("orders")
+            assert await transport.topics() == ["orders"]
+            shown = f"{transport!r} {transport.statistics()} {transport._settings}"
+        with pytest.raises(BrokerFailed) as refused:
+            await NatsTransport(f"nats://bob:{SECRET}-wrong@{server.address}").open()
+    assert SECRET not in shown + str(refused.value) + repr(refused.value.fields) + caplog.text
+
+
+async def test_tls_checks_the_server(tmp_path):
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    files = ["-keyout", key, "-out", certificate]
+    subprocess.run([*command, *subject, *files], check=True, capture_output=True)
+    with nats_server(f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}') as server:
+        async with open_transport(f"{server.url}?tls_ca={certificate}") as transport:
+            await transport.produce("orders", [b"x"])
+        with pytest.raises(Unreachable, match="ertificate"):
+            await NatsTransport(server.url, tls=True, connect_timeout=1.0).open()
+
+
+@pytest.mark.parametrize(
+    ("url", "option"),
+    [
+        ("nats://", "url"),
+        ("nats://host/path", "url"),
+        ("nats://host?wings=2", "wings"),
+        ("nats://host?replicas=many", "replicas"),
+        ("nats://host?replicas=7", "replicas"),
+        ("nats://host?storage=tape", "storage"),
+        ("nats://host?auto_create=maybe", "auto_create"),
+        ("nats://host?prefix=a.b", "prefix"),
+        ("nats://host?timeout=-1", "timeout"),
+        ("nats://host?partitioner=murmur2", "partitioner"),
+    ],
+)
+def test_options_are_checked(url, option):
+    with pytest.raises(InvalidOption) as refused:
+        open_transport(url)
+    assert refused.value.option == option
+
+
+def test_options_of_the_url_and_of_the_call():
+    settings = NatsTransport(
+        "nats://a,b:99?replicas=3&synced=true&timeout=2.5", partitioner="native"
+    )._settings
+    assert settings.servers == ("nats://a:4222", "nats://b:99")
+    assert (settings.replicas, settings.synced, settings.timeout) == (3, True, 2.5)
+
+
+def test_durable_is_what_the_operator_says():
+    assert not NatsTransport("nats://a").capabilities.durable
+    assert NatsTransport("nats://a?synced=1").capabilities.durable
+    assert not NatsTransport("nats://a?synced=1&storage=memory").capabilities.durable
+
+
+# Topics and records
+
+
+async def test_names_with_dots_and_underscores_are_kept_apart(server):
+    names = ["a", "a.0", "a_0", "a_0.0", "a.0.b"]
+    async with NatsTransport(server.url, prefix="names") as transport:
+        for number, name in enumerate(names):
+            await transport.create_topic(name, partitions=2)
+            await transport.produce(name, numbered(number + 1), keys=[b"k"] * (number + 1))
+            async with transport.subscribe(name, f"g.{name}") as consumer:
+                assert len(await take(consumer, number + 1)) == number + 1
+                await consumer.commit()
+            assert await transport.groups(name) == [f"g.{name}"]
+        assert await transport.topics() == sorted(names)
+
+
+async def test_messages_of_other_programs_are_records(server, topic):
+    async with NatsTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=1)
+        client = await nats.connect(server.url)
+        headers = {"trace": "7", "Status": "ok"}
+        await client.jetstream().publish(f"penstock.{topic}.0", b"hello", headers=headers)
+        await client.close()
+        async with transport.subscribe(topic, "billing") as consumer:
+            (record,) = await take(consumer, 1)
+    assert (record.key, record.value) == (None, b"hello")
+    assert dict(record.headers) == {"trace": b"7", "Status": b"ok"}
+    assert abs(datetime.now(UTC).timestamp() - record.timestamp / 1_000) < 60
+
+
+async def test_any_key_and_any_header_arrives(server, topic):
+    keys = [b"", b" a", b"a b", b"\x00\xff", b"a\r\nb", "ü".encode(), None]
+    headers = [
+        {"": b"x"},
+        {"Nats-Msg-Id": b"1"},
+        {"Penstock-Key": b"2"},
+        {"a b": b"c", "ü": b"\r\n", "plain": b"text"},
+        {"Status": b"503"},
+        {"nats-batch-id": b"x"},
+        {"tail": b"blank "},
+    ]
+    async with NatsTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=1)
+        await transport.produce(topic, numbered(7), keys=keys, headers=headers)
+        async with transport.subscribe(topic, "billing") as consumer:
+            records = await take(consumer, 7)
+    assert [one.key for one in records] == keys
+    assert [dict(one.headers) for one in records] == headers
+
+
+async def test_a_record_that_is_too_large_is_named(server, topic):
+    async with NatsTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=1)
+        for values in ([bytes(2_000_000)], [b"a", bytes(2_000_000), b"c"]):
+            with pytest.raises(RecordTooLarge, match="2000000 bytes"):
+                await transport.produce(topic, values)
+        assert (await transport.produce(topic, [b"x"])).ranges == {0: (0, 1)}
+
+
+async def test_large_records_are_read_within_bounds(server, topic):
+    values = [bytes([number]) * 900_000 for number in range(40)]
+    async with NatsTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=1)
+        await transport.produce(topic, values)
+        async with transport.subscribe(topic, "billing") as consumer:
+            assert values_of(await take(consumer, 40)) == values
+
+
+async def test_what_is_kept_moves_the_first_offset(server, topic):
+    async with NatsTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=1, max_records=3, max_age_seconds=3_600)
+        await transport.produce(topic, numbered(10))
+        async with transport.subscribe(topic, "billing") as consumer:
+            assert consumer.positions() == {0: 7}
+            assert [one.offset for one in await take(consumer, 3)] == [7, 8, 9]
+            await transport.produce(topic, numbered(10))
+            # What it was going to read is gone: it goes on at the first that is kept.
+            got = [(await take(consumer, 1))[0].offset]
+            while got[-1] < 19:
+                got += [one.offset for one in await take(consumer, 1)]
+            assert got == sorted(got)
+
+
+async def test_a_topic_is_made_by_producing_unless_that_is_off(server, topic):
+    async with NatsTransport(server.url, auto_create=False) as transport:
+        with pytest.raises(UnknownTopic, match=topic):
+            await transport.produce(topic, [b"x"])
+    async with NatsTransport(server.url, partitions=3) as transport:
+        await transport.produce(topic, [b"x"])
+        assert await transport.partitions(topic) == 3
+
+
+async def test_a_topic_that_goes_away_is_told(server, topic):
+    async with NatsTransport(server.url, auto_create=False) as transport:
+        await transport.create_topic(topic, partitions=1)
+        await transport.produce(topic, [b"x"])
+        await transport._connection.api(f"STREAM.DELETE.penstock_{topic}_0")
+        with pytest.raises(UnknownTopic, match=topic):
+            await transport.produce(topic, [b"x"])
+
+
+async def test_several_who_make_a_topic_agree(server, topic):
+    async with (
+        NatsTransport(server.url) as one,
+        NatsTransport(server.url) as other,
+    ):
+        await asyncio.gather(
+            one.create_topic(topic, partitions=3), other.create_topic(topic, partitions=5)
+        )
+        assert await one.partitions(topic) == await other.partitions(topic)
+        await one.produce(topic, numbered(30))
+        async with other.subscribe(topic, "billing") as consumer:
+            assert len(await take(consumer, 30)) == 30
+
+
+async def test_readers_leave_nothing_on_the_server(server, topic):
+    async with NatsTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=1)
+        await transport.produce(topic, numbered(3))
+        async with transport.subscribe(topic, "billing") as consumer:
+            await take(consumer, 3)
+            await consumer.seek("earliest")
+            await take(consumer, 3)
+            with pytest.raises(DeadlineExceeded):
+                await consumer.next_batch(0.01)
+            names = await transport._connection.api(f"CONSUMER.NAMES.penstock_{topic}_0")
+            assert len(names["consumers"]) == 1
+        names = await transport._connection.api(f"CONSUMER.NAMES.penstock_{topic}_0")
+        assert names["consumers"] in ([], None)
+
+
+async def test_keys_are_replaced_at_their_revision_only(server):
+    async with NatsTransport(server.url, prefix="keys") as transport:
+        keys = NatsKeys(transport._connection)
+        key = ("groups", "a.b", "g")
+        assert await keys.get(key) is None
+        first = await keys.put(key, b"1", 0)
+        assert first is not None
+        assert await keys.put(key, b"2", 0) is None
+        assert await keys.put(key, b"2", first + 1) is None
+        second = await keys.put(key, b"2", first)
+        assert second is not None
+        assert await keys.get(key) == (b"2", second)
+        assert list(await keys.keys(("groups",))) == [key]
+        await keys.delete(key)
+        assert await keys.get(key) is None
+        assert await keys.put(key, b"3", second) is None
+        assert await keys.put(key, b"3", 0) is not None
+        # A tool of NATS leaves a mark where it deletes.
+        bucket = await transport._connection.client.jetstream().key_value("keys-groups")
+        await bucket.delete("groups.a=b.g")
+        assert await keys.get(key) is None
+        assert await keys.put(key, b"4", 0) is not None

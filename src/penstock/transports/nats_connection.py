@@ -11,7 +11,6 @@ import msgspec
 from nats.aio.client import Client, Server
 from nats.aio.msg import Msg
 from nats.errors import (
-    AuthorizationError,
     ConnectionClosedError,
     Error,
     MaxPayloadError,
@@ -24,6 +23,8 @@ from penstock.transports.nats_settings import NatsSettings
 
 ATTEMPT_SECONDS = 5.0
 """A call without an answer for so long is made again; all of them may be."""
+CONNECT_SECONDS = 2.0
+"""One attempt to connect."""
 PAUSE_SECONDS = 0.05
 API_LEVEL_MIN = 2
 """Batches that are stored together or not at all came with server 2.12."""
@@ -45,6 +46,8 @@ class NatsConnection:
         self._lost: asyncio.Future[None] | None = None
         self._refused: asyncio.Future[None] | None = None
         self._attempts = 0
+        self.on_lost: set[Callable[[], None]] = set()
+        """Called whenever the connection is lost."""
         self.epoch = 0
         """Grows with every connection that is lost: what was on its way may not have arrived."""
         self.reconnects = 0
@@ -100,7 +103,7 @@ class NatsConnection:
             disconnected_cb=self._on_lost,
             reconnected_cb=self._on_connected,
             closed_cb=self._on_closed,
-            connect_timeout=settings.connect_timeout,  # type: ignore[arg-type]
+            connect_timeout=min(CONNECT_SECONDS, settings.connect_timeout),  # type: ignore[arg-type]
             reconnect_time_wait=PAUSE_SECONDS,  # type: ignore[arg-type]
             max_reconnect_attempts=-1,
             ping_interval=settings.ping_interval,  # type: ignore[arg-type]
@@ -141,17 +144,19 @@ class NatsConnection:
     # What the client tells
 
     async def _on_error(self, error: Exception) -> None:
-        self._note(error)
+        self.last_error = self._note(error)
         refused = self._refused
-        if isinstance(error, AuthorizationError) and refused is not None and not refused.done():
+        if "authoriz" in self.last_error.lower() and refused is not None and not refused.done():
+            # The client would try for ever, and the server go on refusing.
             refused.set_result(None)
 
-    def _note(self, error: Exception) -> None:
+    def _note(self, error: Exception) -> str:
         self.errors += 1
         text = f"{type(error).__name__}: {error}"
         for secret in self.settings.secrets.values():
             text = text.replace(secret, "***")
         self.last_error = text
+        return text
 
     async def _on_lost(self) -> None:
         if self._closed:
@@ -161,6 +166,8 @@ class NatsConnection:
         lost, self._lost = self._lost, asyncio.get_running_loop().create_future()
         if lost is not None and not lost.done():
             lost.set_result(None)
+        for listener in list(self.on_lost):
+            listener()
 
     async def _on_connected(self) -> None:
         self._attempts = 0
@@ -175,6 +182,10 @@ class NatsConnection:
         self, servers: list[Server], info: Mapping[str, Any]
     ) -> tuple[Server | None, float]:
         """The servers in turn; a pause that doubles after each round."""
+        left = getattr(self._client, "_transport", None)
+        if left is not None:
+            # The client leaves the socket of an attempt that failed after connecting open.
+            left.close()
         number, self._attempts = self._attempts, self._attempts + 1
         if number == 0:
             return servers[0], 0.0

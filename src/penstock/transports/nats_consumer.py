@@ -70,6 +70,7 @@ class PullReader:
 
     async def close(self) -> None:
         """Remove the consumer, as far as the server can be reached."""
+        self._connection.on_lost.discard(self._signal.set)
         consumer, self._consumer = self._consumer, None
         subscription, self._subscription = self._subscription, None
         if subscription is not None and not self._connection.client.is_closed:
@@ -88,6 +89,7 @@ class PullReader:
         self._arrived, self._seen, self._open = [], 0, 0
         self._signal.clear()
         self._epoch = self._connection.epoch
+        self._connection.on_lost.add(self._signal.set)
         client = self._connection.client
         self._subscription = await client.subscribe(
             client.new_inbox(), cb=self._receiver(), pending_msgs_limit=-1, pending_bytes_limit=-1

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -44,6 +44,7 @@ class NatsServer:
         self.folder = folder
         self.port = free_port()
         self.settings = settings
+        self.jetstream = True
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -56,10 +57,8 @@ class NatsServer:
 
     def start(self) -> None:
         config = self.folder / "server.conf"
-        config.write_text(
-            f'listen: "{self.address}"\n'
-            f'jetstream {{ store_dir: "{self.folder / "data"}" }}\n{self.settings}\n'
-        )
+        store = f'jetstream {{ store_dir: "{self.folder / "data"}" }}' if self.jetstream else ""
+        config.write_text(f'listen: "{self.address}"\n{store}\n{self.settings}\n')
         with (self.folder / "output").open("ab") as output:
             self.process = subprocess.Popen(
                 [binary(), "-c", config], stdin=subprocess.DEVNULL, stdout=output, stderr=output
@@ -77,7 +76,8 @@ class NatsServer:
                         return
             except OSError:
                 pass
-            time.sleep(0.01)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.01)
         raise AssertionError((self.folder / "output").read_text())
 
     def send(self, what: signal.Signals) -> None:
