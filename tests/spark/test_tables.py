@@ -224,9 +224,10 @@ def test_a_write_that_fails_leaves_nothing(options: TableOptions) -> None:
         yield rows((1, "de", 2.5))
         raise OSError("the disk is full")
 
-    with pytest.raises(OSError, match="disk is full"):
-        write_files(options.path, failing(), SCHEMA, (), 1)  # type: ignore[arg-type]
-    assert parquet_files(options) == set()
+    for partition_by, rows_max in (((), 1), ((), 1_000), (("country",), 1_000)):
+        with pytest.raises(OSError, match="disk is full"):
+            write_files(options.path, failing(), SCHEMA, partition_by, rows_max)  # type: ignore[arg-type]
+        assert not list(Path(options.path).rglob("*.parquet"))
 
 
 def test_removing_what_is_gone_is_fine(options: TableOptions) -> None:

@@ -60,7 +60,8 @@ def write_files(
         )  # fmt: skip
         make_durable(folder, [one.path for one in written], files)
     except BaseException:
-        remove_files(folder, [os.path.relpath(one.path, folder) for one in written], files)
+        # Also those that were not finished, of which nobody was told.
+        remove_files(folder, _of_task(folder, name.partition("-{")[0], files), files)
         raise
     return tuple(_described(folder, one, partition_by) for one in written)
 
@@ -73,6 +74,18 @@ def remove_files(folder: str, paths: Iterable[str], files: Files | None = None) 
             files.unlink(os.path.join(folder, path))
         except FileNotFoundError:
             continue
+
+
+def _of_task(folder: str, name: str, files: Files) -> Iterator[str]:
+    """Files below the folder whose names begin so."""
+    if not files.exists(folder):
+        return
+    for found, is_folder in files.list_directory(folder):
+        if is_folder and found != "_delta_log":
+            inside = _of_task(os.path.join(folder, found), name, files)
+            yield from (os.path.join(found, one) for one in inside)
+        elif found.startswith(name):
+            yield found
 
 
 def _rows_only(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
