@@ -220,5 +220,7 @@ POINTS = {
     "topic-to-topic": "from its publish to its place in the other topic",
     "manual-commit": "each batch is committed, durably, before the next one",
     "auto-commit": "committed ten times a second",
+    "produce": "acknowledged by the broker",
+    "consume": "each batch is committed before the next one",
     "hand-over": "until everybody has their share",
 }

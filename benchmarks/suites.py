@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks import bus, scale, spark, streaming, targets, workloads
+from benchmarks import brokers, bus, scale, spark, streaming, targets, workloads
 from benchmarks.bus.targets import TARGETS as BUS_TARGETS
 from benchmarks.model import Workload
 from benchmarks.scale.targets import TARGETS as SCALE_TARGETS
@@ -140,6 +140,29 @@ SUITES = {
                 "  Parquet source runs in the same session.",
                 "- A stream is read in eight micro-batches, the first two of which are not counted. The rate",
                 "  is that of a whole micro-batch, from its trigger to its commit.",
+            ),
+            on_disk=True,
+        ),
+        Suite(
+            "brokers",
+            brokers.WORKLOADS,
+            brokers.TARGETS,
+            (
+                "penstock",
+                "confluent-kafka",
+                "nats-py",
+                "redis",
+                "aio-pika",
+                "rstream",
+                "pulsar-client",
+            ),
+            profiled=(),
+            about_targets="The median is judged.",
+            explained="penstock",
+            how=(
+                "- “bare” is the broker's own client for Python, used as its documentation does, in the same",
+                "  run, on the same server and with the same promise: acknowledged before the clock stops.",
+                "- Every sample has a server of its own, in a folder of its own, on loopback.",
             ),
             on_disk=True,
         ),
