@@ -30,9 +30,22 @@ if not any(one.value == PLUGIN for one in entry_points(group="pytest11")):
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
 
+SHARED = {"spark": "spark", "test_examples.py": "spark", "crash": "crash"}
+"""Folders and files whose tests stay in one process: they share a Spark, or the disk."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse an acceptance mark without numbers: it would claim nothing."""
+    """Refuse an acceptance mark without numbers: it would claim nothing. Tests of a file stay together."""
     for item in items:
         for mark in item.iter_markers("acceptance"):
             if not mark.args or not all(isinstance(number, int) for number in mark.args):
                 raise pytest.UsageError(f"{item.nodeid}: @acceptance takes line numbers")
+        if item.config.pluginmanager.hasplugin("xdist"):
+            item.add_marker(pytest.mark.xdist_group(group_of(item)))
+
+
+def group_of(item: pytest.Item) -> str:
+    """What tests that run in the same process have in common, where there are several."""
+    place = item.path.relative_to(item.config.rootpath / "tests")
+    return SHARED.get(place.parts[0], str(place))
