@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from pathlib import Path
 
 import duckdb
@@ -221,10 +222,10 @@ def test_files_are_on_the_disk_before_the_commit_and_the_commit_before_its_retur
 
 def test_a_write_that_fails_leaves_nothing(options: TableOptions) -> None:
     def failing() -> object:
-        yield rows((1, "de", 2.5))
+        yield from repeat(rows(*((number, "de", 2.5) for number in range(10_000))), 5)
         raise OSError("the disk is full")
 
-    for partition_by, rows_max in (((), 1), ((), 1_000), (("country",), 1_000)):
+    for partition_by, rows_max in (((), 7_000), ((), 1_000_000), (("country",), 1_000_000)):
         with pytest.raises(OSError, match="disk is full"):
             write_files(options.path, failing(), SCHEMA, partition_by, rows_max)  # type: ignore[arg-type]
         assert not list(Path(options.path).rglob("*.parquet"))
