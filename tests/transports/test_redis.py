@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.errors import (
     BrokerFailed,
@@ -29,7 +30,9 @@ from tests.transports.proxy import Proxy
 from tests.transports.servers.redis import DURABLE, free_port, redis_server
 
 pytest.importorskip("redis")
+from penstock.transports import redis_consumer
 from penstock.transports.redis import RedisTransport
+from penstock.transports.redis_groups import RedisGroup
 
 SECRET = "correct-horse-battery"
 HOUR_MS = 3_600_000
@@ -285,6 +288,43 @@ async def test_a_group_with_members_is_not_forgotten(server, topic):
                 await transport.forget(topic, "billing")
         await transport.forget(topic, "billing")
         assert await transport.groups(topic) == []
+
+
+async def test_changes_of_a_group_do_not_overwrite_each_other(server, topic):
+    async with RedisTransport(server.url) as transport:
+        await transport.create_topic(topic)
+        key = transport.key_of(topic)
+        groups = [RedisGroup(transport.client, key, topic, "billing", 10.0) for _ in range(20)]
+        one_more = lambda state, now: replace(state, generation=state.generation + 1)  # noqa: E731
+        await asyncio.gather(*(group.change(one_more) for group in groups))
+        assert (await groups[0].describe()).generation == 20
+
+
+async def test_what_was_asked_for_before_a_move_is_not_delivered(server, topic):
+    async with RedisTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=1)
+        await transport.produce(topic, numbered(10))
+    async with Proxy("127.0.0.1", server.port) as proxy:
+        async with RedisTransport(f"redis://{proxy.address}/0") as transport:
+            async with transport.subscribe(topic, "billing") as consumer:
+                consumer._subscription.go_to({0: 10})
+                proxy.delay = 0.1
+                await asyncio.sleep(0)
+                consumer._subscription.go_to({0: 2})
+                await asyncio.sleep(0)
+                consumer._subscription.go_to({0: 6})
+                assert values_of(await take(consumer, 4)) == numbered(4, 6)
+
+
+async def test_a_member_hears_of_new_records_at_once(server, topic, monkeypatch):
+    monkeypatch.setattr(redis_consumer, "POLL_SECONDS", 1_000.0)
+    async with RedisTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=2)
+        # A heartbeat looks too.
+        async with transport.subscribe(topic, "billing", lease_seconds=600.0) as consumer:
+            for start in range(0, 50, 10):
+                await transport.produce(topic, numbered(10, start))
+                assert len(await take(consumer, 10)) == 10
 
 
 # Retention
