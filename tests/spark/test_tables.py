@@ -1,6 +1,7 @@
 """Warehouse tables without Spark: files, commits that happen once, schema rules, maintenance."""
 
 import json
+import threading
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from pathlib import Path
@@ -223,6 +224,11 @@ def test_files_are_on_the_disk_before_the_commit_and_the_commit_before_its_retur
 def test_a_write_that_fails_leaves_nothing(options: TableOptions) -> None:
     def failing() -> object:
         yield from repeat(rows(*((number, "de", 2.5) for number in range(10_000))), 5)
+        pause = threading.Event()
+        for _ in range(1_000):  # until something is on the disk
+            if list(Path(options.path).rglob("*.parquet")):
+                break
+            pause.wait(0.01)
         raise OSError("the disk is full")
 
     for partition_by, rows_max in (((), 7_000), ((), 1_000_000), (("country",), 1_000_000)):
