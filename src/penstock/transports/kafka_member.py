@@ -80,7 +80,7 @@ class KafkaMember:
         self._cooperative = cooperative
         self._seconds = seconds
         self._revoked: set[int] = set()
-        """Given away during the call at hand."""
+        """Given away since the first record of the call at hand came."""
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.wanted = 0
         """How many wait for :meth:`fetch` to return."""
@@ -124,11 +124,12 @@ class KafkaMember:
 
     def fetch(self, limit: int, seconds: float) -> Fetched:
         """What is there, at most so many records; waits only for the first one."""
-        self._revoked.clear()
         first = self._first(seconds)
         if first is None:
             return []
         messages = [first]
+        # What is given away from here on must not be delivered, though it was fetched before.
+        self._revoked.clear()
         if limit > 1:
             messages += self._client.consume(limit - 1, 0)
         if any(map(Message.error, messages)):

@@ -29,6 +29,7 @@ ROOM_SECONDS = 0.002
 COUNTS_KEPT_SECONDS = 10.0
 """For how long the number of partitions of a topic is believed."""
 MESSAGE_TIMEOUT_MS = 30_000
+REFRESH_SECONDS = 5.0
 
 Delivered = Callable[[KafkaError | None, Message], None]
 
@@ -166,7 +167,7 @@ def send(
     wait_for_room: Callable[[], None],
 ) -> None:
     """Give the records to the client, in order. Blocking; never raises."""
-    count = 0
+    count, is_refreshed = 0, False
     try:
         produce = client.produce
         for row in _rows(columns, partitions, batch):
@@ -178,6 +179,12 @@ def send(
                     wait_for_room()
                     if batch.abandoned:
                         return
+                except KafkaException as error:
+                    if is_refreshed or error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+                        raise
+                    # The topic has more partitions than the client has heard of.
+                    is_refreshed = True
+                    client.list_topics(columns.topic, timeout=REFRESH_SECONDS)
             count += 1
     except Exception as error:
         batch.error = batch.error or error

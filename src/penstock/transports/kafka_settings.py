@@ -125,7 +125,7 @@ class KafkaSettings:
         return {
             "bootstrap.servers": self.address,
             "client.id": "penstock",
-            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.ms": 100,
             "reconnect.backoff.max.ms": 2_000,
             "socket.keepalive.enable": True,
             "logger": LOGGER,

@@ -8,10 +8,14 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 VERSION = "4.3.0"
 CACHE = Path(
@@ -25,6 +29,7 @@ MISSING = (
     else None
 )
 START_SECONDS = 90.0
+FORMAT = "kafka.tools.StorageTool"
 JAVA = ["java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 
 SETTINGS = {
@@ -65,17 +70,15 @@ def free_ports(count: int) -> list[int]:
 class KafkaServer:
     """A broker that can be stopped, killed and started again on the same port and data.
 
-    ``advertised`` is a port that clients are told instead of its own, such as that of a proxy: it is asked
-    for on a second listener, so that both ways in work at the same time.
+    Clients that come in by ``side_port`` are told to use ``proxy_port``, where a proxy may stand.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self.folder = folder
-        self.port, self._controller, self.side_port = free_ports(3)
+        self.port, self._controller, self.side_port, self.proxy_port = free_ports(4)
         self._settings = dict(settings or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._is_formatted = False
-        self._advertised = self.side_port
 
     @property
     def address(self) -> str:
@@ -89,10 +92,6 @@ class KafkaServer:
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
-
-    def advertise(self, port: int) -> None:
-        """Tell clients of the side port this port instead; before the start."""
-        self._advertised = port
 
     def start(self) -> None:
         """Start, and return when it answers."""
@@ -122,6 +121,7 @@ class KafkaServer:
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
             self._process.send_signal(how)
             self._process.wait(START_SECONDS)
             self._process = None
@@ -139,7 +139,7 @@ class KafkaServer:
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
             "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
             "advertised.listeners": (
-                f"PLAINTEXT://127.0.0.1:{self.port},SIDE://127.0.0.1:{self._advertised}"
+                f"PLAINTEXT://127.0.0.1:{self.port},SIDE://127.0.0.1:{self.proxy_port}"
             ),
             "listener.security.protocol.map": (
                 "PLAINTEXT:PLAINTEXT,SIDE:PLAINTEXT,CONTROLLER:PLAINTEXT"
@@ -153,8 +153,8 @@ class KafkaServer:
     def _format(self) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         done = subprocess.run(
-            [*JAVA, "-cp", f"{JARS}/*", "kafka.tools.StorageTool", "format"]
-            + ["-t", cluster, "-c", str(self._file())],
+            [*JAVA, "-cp", f"{JARS}/*", FORMAT, "format", "-t", cluster, "-c", str(self._file())],
+            check=False,
             capture_output=True,
             timeout=START_SECONDS,
             cwd=self.folder,
@@ -179,3 +179,18 @@ class KafkaServer:
             except KafkaException:
                 continue
         raise AssertionError(f"Kafka did not start: {self._log().read_text()[-4000:]}")
+
+
+@contextmanager
+def kafka_server(settings: Mapping[str, str] | None = None) -> Iterator[KafkaServer]:
+    """A broker that runs, until the end of the block. Skips when there is none to be had."""
+    if MISSING is not None:
+        pytest.skip(MISSING)
+    folder = Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
+    server = KafkaServer(folder, settings)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(folder, ignore_errors=True)
