@@ -31,7 +31,7 @@ LOOK_SECONDS = 0.2
 ADJUST_SECONDS = 1.0
 HEAR_SECONDS = 10.0
 START_SECONDS = 60.0
-STARTS_MAX = 5
+STARTS_MAX = 10
 TOO_SLOW = "Python worker failed to connect back"
 
 

@@ -25,6 +25,8 @@ RECORD_FIELDS = ("topic", "partition", "offset", "timestamp", "key", "headers")
 REASON = "_reason"
 """Why a record is bad; null for a good one."""
 CORRUPT = "_corrupt"
+WATERMARK = "spark.watermarkDelayMs"
+"""What Spark notes at a column that has a watermark; it can have but one."""
 Rules = Mapping[str, "str | Column"]
 """What is wrong when it does not hold → a condition, in SQL or as a column."""
 
@@ -113,7 +115,7 @@ def deduplicate(frame: DataFrame, *columns: str, time: str, within: str) -> Data
     duplicates are not known any more.
     """
     _check_columns(frame, (*columns, time))
-    return frame.withWatermark(time, within).dropDuplicatesWithinWatermark(list(columns))
+    return _waiting(frame, time, within).dropDuplicatesWithinWatermark(list(columns))
 
 
 def enrich(
@@ -152,13 +154,13 @@ def join(
     _check_columns(left, [*keys, early])
     _check_columns(right, [*keys, late])
     span = F.expr(f"INTERVAL {within}")
-    renamed = right.withWatermark(late, within).withColumnsRenamed(
+    renamed = _waiting(right, late, within).withColumnsRenamed(
         {key: f"_right_{key}" for key in keys}
     )
     near = (F.col(late) >= F.col(early) - span) & (F.col(late) <= F.col(early) + span)
     for key in keys:
         near &= F.col(key) == F.col(f"_right_{key}")
-    joined = left.withWatermark(early, within).join(renamed, near, how)
+    joined = _waiting(left, early, within).join(renamed, near, how)
     return joined.drop(*(f"_right_{key}" for key in keys))
 
 
@@ -172,13 +174,18 @@ def window(
     """
     _check_columns(frame, (*by, time))
     span = F.window(time, size, slide).alias("window")
-    return frame.withWatermark(time, late).groupBy(span, *by)
+    return _waiting(frame, time, late).groupBy(span, *by)
 
 
 def sessions(frame: DataFrame, *by: str, time: str, gap: str, late: str) -> GroupedData:
     """Groups of rows between which no ``gap`` passed, for ``.agg(...)``; column ``window`` as there."""
+    if not by:
+        raise InvalidOption(
+            "sessions are those of somebody: name a column, as user_id", option="by"
+        )
     _check_columns(frame, (*by, time))
-    return frame.withWatermark(time, late).groupBy(F.session_window(time, gap).alias("window"), *by)
+    span = F.session_window(time, gap).alias("window")
+    return _waiting(frame, time, late).groupBy(span, *by)
 
 
 def stateful(
@@ -199,13 +206,20 @@ def stateful(
     if (time is None) != (late is None):
         raise InvalidOption("time and late go together: give both", option="time")
     if time is not None and late is not None:
-        frame = frame.withWatermark(time, late)
+        frame = _waiting(frame, time, late)
     with warnings.catch_warnings():
         # Spark warns of a pandas that is newer than it knows; rows are not touched by it here.
         warnings.simplefilter("ignore", FutureWarning)
         return frame.groupBy(*by).transformWithState(
             processor, columns, mode, "None" if time is None else "EventTime"
         )
+
+
+def _waiting(frame: DataFrame, time: str, late: str) -> DataFrame:
+    """Wait that long for rows that are late. The first step of a column of time says how long."""
+    if WATERMARK in frame.schema[time].metadata:
+        return frame
+    return frame.withWatermark(time, late)
 
 
 def _check_columns(frame: DataFrame, names: Sequence[str]) -> None:
