@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import re
 import signal
 import subprocess
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -119,6 +121,28 @@ async def test_the_password_comes_from_the_url_or_the_environment(monkeypatch):
         monkeypatch.setenv("PENSTOCK_REDIS_USERNAME", "default")
         async with RedisTransport(closed.url) as transport:
             await transport.produce("orders", [b"x"])
+
+
+async def test_the_user_of_the_page_is_allowed_what_is_needed_and_no_more(topic):
+    page = (Path(__file__).parents[2] / "docs" / "transports.md").read_text()
+    (words,) = re.findall(r"^user (app .*?)^```", page, re.DOTALL | re.MULTILINE)
+    with redis_server((*DURABLE, "--user", *words.split())) as strict:
+        url = strict.url.replace("//", "//app:the-password@")
+        async with RedisTransport(url) as transport:
+            assert transport.capabilities.durable
+            await transport.create_topic(topic, partitions=2, records_max=5, age_ms_max=1_000)
+            async with transport.subscribe(topic, "billing") as consumer:
+                await transport.produce(topic, numbered(10), timestamps=range(10))
+                await take(consumer, 10)
+                await consumer.commit()
+            assert await transport.groups(topic) == ["billing"]
+            assert await transport.trim(topic) == 10
+            await transport.forget(topic, "billing")
+            assert topic in await transport.topics()
+            assert transport.statistics().errors == 0
+        with pytest.raises(BrokerFailed):
+            async with RedisTransport(url, prefix="other") as transport:
+                await transport.create_topic(topic)
 
 
 async def test_tls_asks_for_a_certificate_that_it_knows(tmp_path):
