@@ -11,34 +11,48 @@ from penstock.transports.capabilities import Capabilities
 from penstock.transports.options import check_options
 from penstock.transports.records import Produced, StartPosition, StreamBatch, StreamRecord
 from penstock.transports.registry import TransportRegistry, open_transport, shared_registry
+from penstock.transports.statistics import TransportStatistics
 
 if TYPE_CHECKING:
     from penstock.transports.embedded import EmbeddedTransport
+    from penstock.transports.kafka import KafkaTransport
+    from penstock.transports.nats import NatsTransport
+    from penstock.transports.redis import RedisTransport
 
 __all__ = [
     "Capabilities",
     "Consumer",
     "EmbeddedTransport",
     "Handled",
+    "KafkaTransport",
     "MemberAssignment",
+    "NatsTransport",
     "OnRevoke",
     "PartitionLag",
     "Produced",
+    "RedisTransport",
     "StartPosition",
     "StreamBatch",
     "StreamRecord",
     "Transport",
     "TransportRegistry",
+    "TransportStatistics",
     "check_options",
     "open_transport",
     "shared_registry",
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name == "EmbeddedTransport":
-        # Loaded when it is used, as every transport is.
-        from penstock.transports.embedded import EmbeddedTransport
+_SCHEMES = {
+    "EmbeddedTransport": "log",
+    "KafkaTransport": "kafka",
+    "NatsTransport": "nats",
+    "RedisTransport": "redis",
+}
 
-        return EmbeddedTransport
+
+def __getattr__(name: str) -> object:
+    if name in _SCHEMES:
+        # Loaded when it is used; MissingExtra says what to install.
+        return TransportRegistry().find(f"{_SCHEMES[name]}:")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
