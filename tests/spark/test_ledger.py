@@ -74,6 +74,11 @@ class TestWhereItGoesOn:
         plans = [[Range("a", "b"), Range("b", "c")]]
         assert resume(done(3, "b"), plans, committed) == Resumed(3, ("b",), ("c",))
 
+    def test_offsets_are_the_same_however_they_are_written(self) -> None:
+        plans = [[Range('{"orders":{"0":2,"1":3}}', '{"orders":{"0":4,"1":3}}')]]
+        found = resume(done(3, '{"orders": {"1": 3, "0": 2}}'), plans, 4)
+        assert found.planned == ('{"orders":{"0":4,"1":3}}',)
+
     def test_of_two_sources_one_moved(self) -> None:
         plans = [[Range("b", "c")], [Range("x", "y")]]
         assert resume(done(3, "b", "y"), plans, 4) == Resumed(3, ("b", "y"), ("c", "y"))

@@ -162,11 +162,19 @@ def _is_behind(
 def _chain(end: str, plans: list[list[Range]]) -> list[str]:
     """The ends of the micro-batches that follow each other from here."""
     found: list[str] = []
-    following = {one.start: one.end for several in plans for one in several if one.start != one.end}
-    while end in following and len(found) < len(following):
-        end = following[end]
+    following = {_plain(one.start): one.end for several in plans for one in several}
+    while (place := _plain(end)) in following and len(found) < len(following):
+        end = following[place]
         found.append(end)
     return found
+
+
+def _plain(offsets: str) -> str:
+    """The same text for the same offsets: Spark puts spaces into its JSON, the ledger does not."""
+    try:
+        return json.dumps(json.loads(offsets), sort_keys=True)
+    except ValueError:
+        return offsets
 
 
 def _write_checkpoint(path: str, progress: Progress, resumed: Resumed, files: Files) -> None:
