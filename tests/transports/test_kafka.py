@@ -336,7 +336,7 @@ async def test_a_transaction_is_seen_whole_or_not_at_all(transport, topic):
                     await early.next_batch(0.5)
     async with reading(transport, topic) as consumer:
         records = await take(consumer, 5)
-    assert sorted(values_of(records)) == numbered(5, 10)
+    assert set(values_of(records)) == set(numbered(5, 10))
     (first,) = [one for one in records if one.value == b"10"]
     assert (first.key, dict(first.headers), first.timestamp) == (b"k", {"a": b"b"}, 7)
 
@@ -431,7 +431,7 @@ async def test_what_was_on_its_way_when_the_network_was_cut_arrives_once(server,
                         await asyncio.sleep(0.01)
                 proxy.heal()
                 assert (await producing).count == 100
-                assert sorted(values_of(await take(consumer, 100))) == sorted(numbered(100, 10))
+                assert set(values_of(await take(consumer, 100))) == set(numbered(100, 10))
                 await consumer.commit()
             seen = transport.statistics()
             assert (seen.is_connected, seen.reconnects >= 1, seen.errors >= 1) == (True, True, True)

@@ -137,7 +137,10 @@ class KafkaAdmin:
         """What a group committed, of one topic or of all."""
         places = None if topic is None else [TopicPartition(topic, one) for one in range(count)]
         asked = self._client.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, places)], request_timeout=self._seconds
+            [ConsumerGroupTopicPartitions(group, places)],
+            # Not what was before a transaction whose end is still being written.
+            require_stable=True,
+            request_timeout=self._seconds,
         )
         found = await self._answer(
             asked[group], f"ask for the offsets of {group!r}", absent=NO_SUCH_GROUP

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,7 +169,7 @@ class KafkaServer:
         from confluent_kafka.admin import AdminClient
 
         until = time.monotonic() + START_SECONDS
-        quiet = {"log_level": 0, "error_cb": lambda _: None}
+        quiet: dict[str, Any] = {"log_level": 0, "error_cb": lambda _: None}
         client = AdminClient({"bootstrap.servers": self.address, **quiet})
         while time.monotonic() < until:
             assert self._process is not None
