@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted(ROOT.glob("examples/*/main.py"))
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(480)
 @pytest.mark.parametrize("main", EXAMPLES, ids=lambda main: main.parent.name)
 def test_the_example_ends_well(main, tmp_path):
     # PENSTOCK_EXAMPLE_FAST asks for the same steps with less data.
@@ -24,7 +24,7 @@ def test_the_example_ends_well(main, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=170,
+        timeout=470,
         check=False,
     )
     assert finished.returncode == 0, finished.stdout[-4000:]

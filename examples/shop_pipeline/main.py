@@ -1,0 +1,242 @@
+"""Producers, a log, a Spark pipeline, tables and alerts: run it, and count whether all of it agrees.
+
+    python examples/shop_pipeline/main.py
+
+`shop.py` declares the pipeline, `traffic.py` makes the traffic. The README explains it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from penstock import Event, TopicConfig, WalMessageQueue, topic
+from penstock.spark import (
+    RunningPipeline,
+    WarehouseTable,
+    load_pipeline,
+    report_of,
+    spark_session,
+)
+from penstock.streaming import StreamingScalingManager
+
+HERE = Path(__file__).parent
+FAST = os.environ.get("PENSTOCK_EXAMPLE_FAST") == "1"
+VISITS = 100 if FAST else 20_000
+SETTLE_SECONDS = 300.0
+ALERT_SECONDS = 60.0
+# Compiled less, Java starts in half the time; for a short run that is what counts.
+QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+console = Console(highlight=False)
+began = time.monotonic()
+
+
+@topic("fraud", key="card")
+class FraudSuspected(Event):
+    """What the pipeline publishes, as the program that blocks cards sees it."""
+
+    payment_id: str
+    card: str
+    payments: int
+    cents: int
+    score: float
+
+
+def say(text: str) -> None:
+    console.print(f"{time.monotonic() - began:6.1f} s  {text}", soft_wrap=True, markup=False)
+
+
+# ---------------------------------------------------------------------- producers and consumers
+
+
+async def publish(log: str, slices: Iterable[Mapping[str, list[Any]]]) -> int:
+    """Publish slice after slice; every record is on the disk when it returns."""
+    count = 0
+    async with WalMessageQueue(log) as queue:
+        for part in slices:
+            for name, records in part.items():
+                keys, values = zip(*records, strict=True)
+                await queue.publish_many(name, values, keys=keys)
+                count += len(records)
+    return count
+
+
+async def make_topics(log: str, names: Iterable[str]) -> None:
+    async with WalMessageQueue(log) as queue:
+        for name in names:
+            await queue.create_topic(name, TopicConfig(partitions=2))
+
+
+async def block_cards(log: str, expected: int) -> dict[str, int]:
+    """The handler of alerts: it counts them by card."""
+    blocked: dict[str, int] = {}
+    async with (
+        StreamingScalingManager(f"log:{log}") as streams,
+        streams.subscribe(FraudSuspected, "card-blocker") as alerts,
+        asyncio.timeout(ALERT_SECONDS),
+    ):
+        while sum(blocked.values()) < expected:
+            alert: FraudSuspected = (await anext(alerts)).message
+            blocked[alert.card] = blocked.get(alert.card, 0) + 1
+    return blocked
+
+
+def settle(running: RunningPipeline, what: str) -> None:
+    """Wait until all that was published is in the tables and topics, and show how it goes."""
+    end = time.monotonic() + SETTLE_SECONDS
+    shown = 0.0
+    while True:
+        for one in running.status():
+            if one.error is not None:
+                raise RuntimeError(f"{one.name} failed: {one.error}")
+        behind = sum(lag.records for lag in running.lags())
+        if not behind:
+            break
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what}: {behind:,} records are still waiting")
+        if time.monotonic() - shown > 5:
+            shown = time.monotonic()
+            say(f"  Spark: {behind:,} records to go, over all outputs")
+        time.sleep(0.2)
+    for query in running.queries.values():
+        query.processAllAvailable()
+    say(f"  {what}: done by all {len(running.queries)} outputs")
+
+
+# ------------------------------------------------------------------------------------ the result
+
+
+def rows(warehouse: str, table: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = WarehouseTable(f"{warehouse}/{table}").arrow().to_pylist()
+    return found
+
+
+def records_in(bronze: list[dict[str, Any]], name: str) -> int:
+    return sum(row["topic"] == name for row in bronze)
+
+
+def accounts(traffic: Any, warehouse: str, letters: Mapping[str, int]) -> tuple[Table, bool]:
+    """For each topic: published = in the table + dead letters + duplicates + too late."""
+    bronze = rows(warehouse, "bronze/records")
+    tables = {
+        "orders": sum(row["order_id"] != "closing" for row in rows(warehouse, "silver/orders")),
+        "payments": sum(row["order_id"] != "closing" for row in rows(warehouse, "silver/sales")),
+        "clicks": sum(row["clicks"] for row in rows(warehouse, "gold/funnel")),
+    }
+    grid = Table(title="Every record is accounted for", title_justify="left")
+    for title in ("topic", "published", "in the table", "dead letters", "duplicates", "too late"):
+        grid.add_column(title, justify="left" if title == "topic" else "right")
+    well = True
+    for name, counts in traffic.counts.items():
+        cells = [counts.published, tables[name], letters[name], counts.duplicates, counts.too_late]
+        grid.add_row(name, *[f"{cell:,}" for cell in cells])
+        well &= cells[0] == sum(cells[1:])
+        # And the mark that closes the hour.
+        well &= records_in(bronze, name) == counts.published + 1
+    return grid, well
+
+
+def revenue(traffic: Any, warehouse: str) -> tuple[Table, bool]:
+    """Revenue of the hour by country, beside what it has to be."""
+    found: dict[str, list[int]] = {}
+    for row in rows(warehouse, "gold/revenue"):
+        entry = found.setdefault(row["country"], [0, 0, 0])
+        for place, value in enumerate((1, row["orders"], row["cents"])):
+            entry[place] += value
+    grid = Table(title="Revenue by country", title_justify="left")
+    for title in ("country", "minutes", "orders", "revenue"):
+        grid.add_column(title, justify="left" if title == "country" else "right")
+    for country, (minutes, orders, cents) in sorted(found.items()):
+        grid.add_row(country, f"{minutes:,}", f"{orders:,}", f"{cents / 100:,.2f}")
+    return grid, {name: entry[2] for name, entry in found.items()} == dict(traffic.revenue)
+
+
+def funnel(warehouse: str) -> Table:
+    """How many visits came how far."""
+    visits = rows(warehouse, "gold/funnel")
+    grid = Table(title="Visits", title_justify="left")
+    for title in ("all", "product", "cart", "checkout"):
+        grid.add_column(title, justify="right")
+    reached = [sum(row[page] for row in visits) for page in ("product", "cart", "checkout")]
+    grid.add_row(*[f"{cell:,}" for cell in (len(visits), *reached)])
+    return grid
+
+
+# --------------------------------------------------------------------------------------- the run
+
+
+def run(home: str, visits: int, seed: int) -> bool:
+    """All of it; whether everything agreed."""
+    os.environ["SHOP_HOME"] = home
+    shop = load_pipeline(str(HERE / "shop.py"))
+    sys.path.insert(0, str(HERE))
+    from traffic import ALERTS, STOLEN_CARD, Traffic
+
+    traffic = Traffic(seed, visits)
+    asyncio.run(make_topics(shop.log, traffic.counts))
+    say(f"The log is in {shop.log}, the warehouse in {shop.folder}.")
+    say("Spark starts ...")
+    spark = spark_session("shop", master="local[2]", config=QUICK, tell=say)
+    say(f"{len(shop.all_outputs())} streaming queries start ...")
+    running = shop.start(spark)
+    try:
+        for what, slices in {
+            "half an hour of traffic": traffic.first_half(),
+            "what is late": traffic.late(),
+            "half an hour more": traffic.second_half(),
+            "the end of the hour": traffic.closing(),
+        }.items():
+            count = asyncio.run(publish(shop.log, slices))
+            say(f"Producers: {what}, {count:,} records")
+            settle(running, what)
+    finally:
+        running.stop()
+    blocked = asyncio.run(block_cards(shop.log, ALERTS))
+    say(f"The handler of alerts got {sum(blocked.values())}, for {', '.join(blocked)}.")
+    letters = {
+        one.topic.removesuffix(".dead-letters"): one.records for one in report_of(shop).dead_letters
+    }
+    spark.stop()
+    return show(traffic, shop.folder, letters, alerts=blocked == {STOLEN_CARD: ALERTS})
+
+
+def show(traffic: Any, warehouse: str, letters: Mapping[str, int], *, alerts: bool) -> bool:
+    """The tables, and one line that says whether they are right."""
+    sums, summed = accounts(traffic, warehouse, letters)
+    money, paid = revenue(traffic, warehouse)
+    for grid in (sums, money, funnel(warehouse)):
+        console.print(grid)
+    checks = {"the counts": summed, "the revenue": paid, "the alerts": alerts}
+    wrong = [name for name, right in checks.items() if not right]
+    published = sum(counts.published for counts in traffic.counts.values())
+    console.print(
+        f"{'FAIL' if wrong else 'PASS'}: {published:,} records published; "
+        f"{', '.join(wrong or checks)} {'do not agree' if wrong else 'agree'}",
+        style="bold red" if wrong else "bold green",
+        soft_wrap=True,
+    )
+    return not wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, prog="shop_pipeline")
+    parser.add_argument("--visits", type=int, default=VISITS, help="how many (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the traffic (%(default)s)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="penstock-shop-") as home:
+        return 0 if run(home, options.visits, options.seed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
