@@ -162,7 +162,8 @@ def _is_behind(
 def _chain(end: str, plans: list[list[Range]]) -> list[str]:
     """The ends of the micro-batches that follow each other from here."""
     found: list[str] = []
-    following = {_plain(one.start): one.end for several in plans for one in several}
+    ranges = [one for several in plans for one in several if one.start != one.end]
+    following = {_plain(one.start): one.end for one in ranges}
     while (place := _plain(end)) in following and len(found) < len(following):
         end = following[place]
         found.append(end)
