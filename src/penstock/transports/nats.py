@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from penstock.errors import InvalidOption, Unreachable
-from penstock.log.deadlines import check_seconds, within
+from penstock.errors import DeadlineExceeded, InvalidOption, Unreachable
+from penstock.log.deadlines import check_seconds
 from penstock.log.group_coordinator import LEASE_SECONDS
 from penstock.log.lag import PartitionLag
 from penstock.log.names import check_name
@@ -59,6 +59,7 @@ CAPABILITIES = Capabilities(
     idempotence=True,
 )
 """What it can do on every server; durable depends on how the server syncs."""
+PATIENCE_SECONDS = 5.0
 
 
 class NatsTransport(Transport):
@@ -108,11 +109,19 @@ class NatsTransport(Transport):
         check_seconds(timeout)
         self._closing = True
         try:
-            if self._producing:
-                waiting = asyncio.wait(self._producing)
-                await within(timeout, waiting, "produce what was accepted")
-            leaving = asyncio.gather(*(one.close() for one in list(self._consumers)))
-            await within(timeout, leaving, "leave the groups")
+            async with asyncio.timeout(timeout):
+                if self._producing:
+                    await asyncio.wait(self._producing)
+                await asyncio.gather(*(one.close() for one in list(self._consumers)))
+        except TimeoutError as late:
+            if isinstance(late, DeadlineExceeded):
+                raise
+            raise DeadlineExceeded(
+                f"NATS at {self._settings.address} did not let go within {timeout:g} s: what was being "
+                "produced may have been stored, and members that could not leave are given up after "
+                "their lease",
+                seconds=timeout,
+            ) from None
         finally:
             await self._connection.close()
 
@@ -162,7 +171,8 @@ class NatsTransport(Transport):
         except TimeoutError:
             raise Unreachable(
                 f"NATS at {self._settings.address} did not acknowledge {len(values)} records for "
-                f"{topic!r} within {timeout:g} s; some of them may have been stored",
+                f"{topic!r} within {timeout:g} s; some of them may have been stored. The last error: "
+                f"{self._connection.last_error or 'none'}",
                 transport=self.name,
                 address=self._settings.address,
                 seconds=timeout,
@@ -226,7 +236,8 @@ class NatsTransport(Transport):
             group,
             system=self._settings.system,
             lease_seconds=lease_seconds,
-            timeout=self._settings.timeout,
+            # Longer than its calls, whose errors tell more.
+            timeout=self._settings.timeout + PATIENCE_SECONDS,
         )
         reading = BufferedReading(source, topic, group, start)
         return KvConsumer(reading, coordinator, on_revoke, self._consumers, **options)

@@ -300,6 +300,7 @@ class NatsConnection:
 
     def _failed(self, did: str, why: str, code: int = 0) -> BrokerFailed:
         self.errors += 1
+        self.last_error = why
         return BrokerFailed(
             f"NATS at {self.settings.address} {did}: {why}",
             transport="nats",

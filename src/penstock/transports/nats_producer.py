@@ -30,7 +30,7 @@ BATCH_RECORDS_MAX = 1_000
 """The server takes no more in one batch."""
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 DUPLICATE = 10201
-INCOMPLETE = (10176, 10211, 10210)
+INCOMPLETE = (10176, 10210)
 """A part of the batch did not arrive, or too many batches are on their way."""
 ID_BITS = 96
 LOOK_MESSAGES = 1_000
