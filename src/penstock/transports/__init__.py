@@ -11,7 +11,7 @@ from penstock.transports.capabilities import Capabilities
 from penstock.transports.options import check_options
 from penstock.transports.records import Produced, StartPosition, StreamBatch, StreamRecord
 from penstock.transports.registry import TransportRegistry, open_transport, shared_registry
-from penstock.transports.statistics import TransportStatistics
+from penstock.transports.statistics import ConnectionStatistics
 
 if TYPE_CHECKING:
     from penstock.transports.embedded import EmbeddedTransport
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Capabilities",
+    "ConnectionStatistics",
     "Consumer",
     "EmbeddedTransport",
     "Handled",
@@ -36,7 +37,6 @@ __all__ = [
     "StreamRecord",
     "Transport",
     "TransportRegistry",
-    "TransportStatistics",
     "check_options",
     "open_transport",
     "shared_registry",

@@ -40,7 +40,7 @@ from penstock.transports.nats_streams import NatsStreams
 from penstock.transports.options import check_options
 from penstock.transports.reading import BufferedReading
 from penstock.transports.records import Produced, StartPosition
-from penstock.transports.statistics import TransportStatistics
+from penstock.transports.statistics import ConnectionStatistics
 
 CAPABILITIES = Capabilities(
     shared=True,
@@ -125,10 +125,10 @@ class NatsTransport(Transport):
         finally:
             await self._connection.close()
 
-    def statistics(self) -> TransportStatistics:
+    def statistics(self) -> ConnectionStatistics:
         """The connection and what went over it."""
         connection = self._connection
-        return TransportStatistics(
+        return ConnectionStatistics(
             transport=self.name,
             connected=connection.is_connected and not self._closing,
             reconnects=connection.reconnects,

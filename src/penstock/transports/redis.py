@@ -35,7 +35,7 @@ from penstock.transports.redis_groups import RedisGroup
 from penstock.transports.redis_notices import RedisNotices
 from penstock.transports.redis_producer import RedisProducer
 from penstock.transports.redis_settings import NAME, RedisAddress, RedisOptions, check_partitions
-from penstock.transports.statistics import TransportStatistics
+from penstock.transports.statistics import ConnectionStatistics
 
 CAPABILITIES = Capabilities(
     shared=True,
@@ -173,10 +173,10 @@ class RedisTransport(Transport):
         """The key that all keys of a topic begin with; the braces keep them together."""
         return f"{self.options.prefix}:{{{topic}}}"
 
-    def statistics(self) -> TransportStatistics:
+    def statistics(self) -> ConnectionStatistics:
         """How it is connected, and what it did; plain numbers, cheap to read."""
         client = self.client
-        return TransportStatistics(
+        return ConnectionStatistics(
             transport=NAME,
             connected=client.connected,
             reconnects=client.reconnects,

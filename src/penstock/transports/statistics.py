@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class TransportStatistics:
+class ConnectionStatistics:
     """The connection of a transport, at a moment. All counts are since it was opened."""
 
     transport: str
