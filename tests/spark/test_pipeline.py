@@ -216,7 +216,7 @@ def damage(folder: Path, *, gone: bool) -> None:
 
 
 def test_a_checkpoint_that_a_power_cut_emptied_is_rebuilt_and_nothing_comes_twice(
-    spark, log, shop, tmp_path
+    spark, log, shop: Pipeline, tmp_path
 ) -> None:
     orders = shop.source(OrderPlaced)
 
