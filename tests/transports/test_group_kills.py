@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from penstock.testing.transport_processes import member_process
-from penstock.transports import EmbeddedTransport
+from penstock.transports import open_transport
 
 PARTITIONS = 6
 MEMBERS = 3
@@ -84,13 +84,13 @@ async def produce(transport, portions):
         await asyncio.sleep(0.02)
 
 
-async def run(place, seed, disturbances):
+async def run(url, seed, disturbances):
     chance = random.Random(seed)
     ledger = Ledger()
     async with AsyncExitStack() as stack:
-        transport = await stack.enter_async_context(EmbeddedTransport(place))
+        transport = await stack.enter_async_context(open_transport(url))
         await transport.create_topic("orders", partitions=PARTITIONS)
-        crowd = Crowd(f"log:{place}", ledger)
+        crowd = Crowd(url, ledger)
         await asyncio.gather(*(crowd.add(stack) for _ in range(MEMBERS)))
         for _ in range(disturbances):
             producing = asyncio.create_task(produce(transport, chance.randint(1, 40)))
@@ -123,7 +123,7 @@ def seed(request):
 
 @pytest.mark.acceptance(76)
 async def test_members_are_killed_and_stopped_at_random(tmp_path, seed):
-    ledger, everything = await run(tmp_path / "data", seed, 6)
+    ledger, everything = await run(f"log:{tmp_path / 'data'}", seed, 6)
     check(ledger, everything, kills_max=6 + MEMBERS)
 
 
@@ -131,5 +131,5 @@ async def test_members_are_killed_and_stopped_at_random(tmp_path, seed):
 @pytest.mark.timeout(3_600)
 async def test_members_are_killed_and_stopped_for_long(tmp_path, seed):
     for number in range(40):
-        ledger, everything = await run(tmp_path / f"data-{number}", seed + number, 30)
+        ledger, everything = await run(f"log:{tmp_path}/data-{number}", seed + number, 30)
         check(ledger, everything, kills_max=30 + MEMBERS)

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import random
 import re
 import signal
 import subprocess
@@ -30,6 +32,7 @@ from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, va
 from penstock.transports import TransportRegistry, open_transport
 from tests.transports.proxy import Proxy
 from tests.transports.servers.redis import DURABLE, free_port, redis_server
+from tests.transports.test_group_kills import MEMBERS, check, run
 
 pytest.importorskip("redis")
 from penstock.transports import redis_consumer
@@ -592,3 +595,15 @@ async def test_a_server_killed_under_load_loses_and_doubles_nothing(topic):
 async def test_a_server_killed_again_and_again_loses_and_doubles_nothing(topic):
     with redis_server() as own:
         await _kills(own, topic, 40)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1_800)
+async def test_members_are_killed_and_stopped_for_long():
+    seed = int(os.environ.get("PENSTOCK_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
+    print(f"PENSTOCK_SEED={seed}")
+    with redis_server() as own:
+        for number in range(10):
+            url = f"{own.url}?prefix=kills-{number}"
+            ledger, everything = await run(url, seed + number, 20)
+            check(ledger, everything, kills_max=20 + MEMBERS)
