@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import subprocess
+import sys
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -16,15 +17,17 @@ from penstock.errors import (
     DeadlineExceeded,
     Fenced,
     InvalidOption,
+    MissingExtra,
     RecordTooLarge,
     UnknownTopic,
     Unreachable,
 )
 from penstock.testing import TransportConformance
 from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, values_of
-from penstock.transports import open_transport
+from penstock.transports import TransportRegistry, nats_consumer, open_transport
 from penstock.transports.nats import NatsTransport
 from penstock.transports.nats_keys import NatsKeys
+from penstock.transports.nats_records import delivered
 from tests.transports.proxy import Proxy
 from tests.transports.servers.nats import free_port, nats_server
 
@@ -492,6 +495,68 @@ async def test_readers_leave_nothing_on_the_server(server, topic):
             assert len(names["consumers"]) == 1
         names = await transport._connection.api(f"CONSUMER.NAMES.penstock_{topic}_0")
         assert names["consumers"] in ([], None)
+
+
+async def test_what_gets_lost_on_the_way_is_read_again(server, topic, monkeypatch):
+    """The consumers acknowledge nothing: a gap in their numbers is all that shows it."""
+    lost: list[object] = []
+
+    def lossy(message):
+        where = delivered(message)
+        if where is not None and where.sequence == 4 and not lost:
+            lost.append(where)
+            return where._replace(consumer_sequence=where.consumer_sequence + 1)
+        return where
+
+    monkeypatch.setattr(nats_consumer, "delivered", lossy)
+    async with NatsTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=1)
+        await transport.produce(topic, numbered(10))
+        async with transport.subscribe(topic, "billing") as consumer:
+            assert values_of(await take(consumer, 10)) == numbered(10)
+    assert lost
+
+
+async def test_members_come_and_go_while_the_connection_does(server, topic):
+    """A commit counts once, whoever makes it, and whatever becomes of its answer."""
+    async with (
+        Proxy("127.0.0.1", server.port) as proxy,
+        NatsTransport(f"nats://{proxy.address}", reconnect_seconds_max=0.1) as far,
+        NatsTransport(server.url) as near,
+    ):
+        await near.create_topic(topic, partitions=4)
+        acknowledged: Counter[bytes | None] = Counter()
+
+        async def read(transport, rounds):
+            for _ in range(rounds):
+                async with transport.subscribe(topic, "billing", lease_seconds=2.0) as consumer:
+                    for _ in range(5):
+                        with suppress(DeadlineExceeded, Fenced):
+                            batch = await consumer.next_batch(0.2, records_max=9)
+                            await consumer.commit(batch)
+                            acknowledged.update(values_of(batch.records))
+
+        readers = [asyncio.create_task(read(one, 4)) for one in (far, near, far)]
+        for start in range(0, 600, 20):
+            await near.produce(topic, numbered(20, start))
+            if start % 100 == 60:
+                proxy.drop()
+        await asyncio.gather(*readers)
+        async with near.subscribe(topic, "billing", lease_seconds=2.0) as last:
+            while sum(one.records for one in await near.lag(topic, "billing")):
+                with suppress(DeadlineExceeded):
+                    batch = await last.next_batch(0.2)
+                    await last.commit(batch)
+                    acknowledged.update(values_of(batch.records))
+    assert acknowledged == Counter(numbered(600))
+
+
+def test_without_the_client_the_error_names_the_extra(monkeypatch):
+    for name in [one for one in sys.modules if one.startswith("penstock.transports.nats")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "nats.aio.client", None)
+    with pytest.raises(MissingExtra, match=r"penstock\[nats\]"):
+        TransportRegistry().make("nats://localhost")
 
 
 async def test_keys_are_replaced_at_their_revision_only(server):
