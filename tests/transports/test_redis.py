@@ -84,9 +84,10 @@ async def test_it_is_durable_when_the_server_syncs_before_it_answers(server):
         ("--appendonly", "yes", "--appendfsync", "everysec"),
         ("--appendonly", "no", "--save", ""),
         (*DURABLE, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"),
+        (*DURABLE, "--no-appendfsync-on-rewrite", "yes"),
         (*DURABLE, "--rename-command", "CONFIG", ""),
     ],
-    ids=["once-a-second", "in-memory", "evicting", "not-told"],
+    ids=["once-a-second", "in-memory", "evicting", "not-while-rewriting", "not-told"],
 )
 async def test_it_promises_no_more_than_the_server_tells(settings):
     with redis_server(settings) as other:

@@ -57,6 +57,8 @@ CAPABILITIES = Capabilities(
 
 CALL_SECONDS = 30.0
 RELEASE_SECONDS = 5.0
+SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
+EVICTING = ("maxmemory", "maxmemory-policy")
 LEAVE_SECONDS = 2.0
 """How long a transport that is closed tries to leave its groups in order, when the server is away."""
 GROUP_OPTIONS = frozenset({"assignor", "lease_seconds", "member", "release_seconds"})
@@ -119,27 +121,21 @@ class RedisTransport(Transport):
 
     async def _is_durable(self, seconds: float) -> bool:
         """Whether the server syncs before it answers, and never evicts; unknown is no."""
-        wanted = ("appendonly", "appendfsync", "maxmemory", "maxmemory-policy")
-        found: dict[bytes, bytes] = {}
         try:
-            for name in wanted:
-                words = await self.client.command(
-                    "CONFIG", "GET", name, seconds=seconds, what="read the server's settings"
-                )
-                pairs = (
-                    words.items()
-                    if isinstance(words, dict)
-                    else zip(words[::2], words[1::2], strict=True)
-                )
-                found.update((_bytes(key), _bytes(value)) for key, value in pairs)
+            has = {name: await self._setting(name, seconds) for name in (*SYNCED, *EVICTING)}
         except BrokerFailed:
             # Servers for rent often forbid it.
             return False
-        synced = found.get(b"appendonly") == b"yes" and found.get(b"appendfsync") == b"always"
-        evicts = found.get(b"maxmemory") != b"0" and found.get(
-            b"maxmemory-policy", b"allkeys"
-        ).startswith(b"allkeys")
-        return synced and not evicts
+        memory, policy = (has[name] for name in EVICTING)
+        evicts = memory != "0" and policy.startswith("allkeys")
+        return not evicts and all(has[name] == value for name, value in SYNCED.items())
+
+    async def _setting(self, name: str, seconds: float) -> str:
+        words = await self.client.command(
+            "CONFIG", "GET", name, seconds=seconds, what="read the server's settings"
+        )
+        value = words.get(name, "") if isinstance(words, dict) else words[1]
+        return value.decode() if isinstance(value, bytes) else str(value)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> None:
         """Finish what was accepted, leave the groups, let go; DeadlineExceeded if too slow."""
@@ -387,7 +383,3 @@ def _lag(
     place = max(committed, earliest)
     waits = time >= 0 and place < end
     return PartitionLag(number, place, end, max(0, now - time) if waits else 0)
-
-
-def _bytes(word: bytes | str) -> bytes:
-    return word.encode() if isinstance(word, str) else word
