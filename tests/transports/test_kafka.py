@@ -291,7 +291,7 @@ async def test_a_member_whose_buffer_is_full_answers_the_group(transport, topic,
         async with transport.subscribe(topic, "billing") as other:
             got |= set(values_of(await take(other, 200)))
             await other.commit()
-        assert slow._buffered <= 13
+        assert slow._owned.buffered <= 13
         async with asyncio.timeout(WAIT_SECONDS):
             while len(got) < 400:
                 got |= set(values_of((await slow.next_batch()).records))

@@ -31,7 +31,7 @@ from penstock.errors import (
 from penstock.log.lag import PartitionLag
 from penstock.system import System
 from penstock.transports.kafka_settings import FORGOTTEN, KafkaSettings, is_committed
-from penstock.transports.kafka_thread import CallThread
+from penstock.transports.kafka_thread import CallThread, heard
 
 LOOKUP_GROUP = "penstock-lookup"
 """The client wants a name; nothing is ever committed under it."""
@@ -226,8 +226,7 @@ class KafkaAdmin:
     ) -> Any:
         """What a call of the client brings; None for an error that means that there is nothing."""
         future = asyncio.wrap_future(asked)
-        # Whoever waits may be gone when it comes; then its error is nobody's.
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        future.add_done_callback(heard)
         try:
             async with asyncio.timeout(self._seconds + 1.0):
                 return await asyncio.shield(future)

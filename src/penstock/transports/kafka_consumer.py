@@ -8,32 +8,29 @@ come in that thread; they ask the event loop, which owns all state.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
 from penstock.errors import (
     Closed,
     DeadlineExceeded,
-    Fenced,
     OffsetOutOfRange,
     PenstockError,
-    UnknownPartition,
     UsageError,
 )
 from penstock.system import System
 from penstock.transports.assignment import MemberAssignment, OnRevoke
 from penstock.transports.base import BATCH_RECORDS_MAX, Consumer
 from penstock.transports.kafka_admin import KafkaAdmin
-from penstock.transports.kafka_member import Fetched, KafkaMember
+from penstock.transports.kafka_holdings import Holdings, Owned
+from penstock.transports.kafka_member import AGAIN, GONE, Fetched, KafkaMember
 from penstock.transports.kafka_settings import KafkaSettings
-from penstock.transports.kafka_thread import CallThread, settle_by, tell_loop
-from penstock.transports.records import StartPosition, StreamBatch, StreamRecord
+from penstock.transports.kafka_thread import CallThread, heard, settle_by, tell_loop
+from penstock.transports.records import StartPosition, StreamBatch
 
 BUFFER_RECORDS_MAX = 20_000
 OVERSHOOT_MAX = 256
@@ -45,67 +42,6 @@ COMMIT_SECONDS = 20.0
 JOIN_SECONDS = 60.0
 GRACE_SECONDS = 2.0
 """For the event loop to say that a partition may go, beyond ``release_seconds``."""
-
-GONE = {
-    KafkaError.FENCED_INSTANCE_ID,
-    KafkaError.FENCED_MEMBER_EPOCH,
-    KafkaError.UNKNOWN_MEMBER_ID,
-    KafkaError._ASSIGNMENT_LOST,
-    KafkaError._FENCED,
-}
-"""The group has gone on without this member."""
-AGAIN = {
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.ILLEGAL_GENERATION,
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.REBALANCE_IN_PROGRESS,
-    KafkaError.REQUEST_TIMED_OUT,
-    KafkaError.STALE_MEMBER_EPOCH,
-    KafkaError._ALL_BROKERS_DOWN,
-    KafkaError._TIMED_OUT,
-    KafkaError._TRANSPORT,
-    KafkaError._WAIT_COORD,
-}
-"""The group or the broker is busy: try again while the partition is this member's."""
-
-
-@dataclass(slots=True, eq=False)
-class _Owned:
-    """A partition that the group has given to this member."""
-
-    committed: int
-    """What is known to be committed, or where it started."""
-    next: int
-    """Offset of the next record that will be delivered."""
-    since: int = 0
-    """Offset from which on it was delivered here; 0 unless it was had before."""
-    is_going: bool = False
-    """It will be another member's: nothing more is delivered."""
-    waiting: deque[list[StreamRecord]] = field(default_factory=deque)
-    place: int = 0
-    """How many of the first list are delivered."""
-
-    def take(self, most: int) -> list[StreamRecord]:
-        """The next records, at least one."""
-        records, place = self.waiting[0], self.place
-        if len(records) - place <= most:
-            self.waiting.popleft()
-            self.place = 0
-            taken = records[place:] if place else records
-        else:
-            self.place = place + most
-            taken = records[place : self.place]
-        self.next = taken[-1].offset + 1
-        return taken
-
-    def drop(self) -> int:
-        """Forget what waits; how many records that were."""
-        count = sum(map(len, self.waiting)) - self.place
-        self.waiting.clear()
-        self.place = 0
-        return count
-
 
 MakeMember = Callable[["KafkaConsumer"], KafkaMember]
 
@@ -146,20 +82,14 @@ class KafkaConsumer(Consumer):
         self._opening: asyncio.Future[None] | None = None
         self._is_open = False
         self._closed = False
-        self._owned: dict[int, _Owned] = {}
+        self._drained = asyncio.Event()
+        self._owned = Holdings(topic, group, self._drained.set)
         self._once: set[int] = set()
-        self._ready: dict[int, None] = {}
-        """Partitions with records that wait, in the order of their turn."""
-        self._buffered = 0
-        self._paused: set[int] = set()
         self._is_held = False
         """The buffer is so full that the client fetches nothing."""
-        self._generation = 0
-        self._count = 0
         self._failure: PenstockError | None = None
         self._joined = asyncio.Event()
         self._arrived = asyncio.Event()
-        self._drained = asyncio.Event()
         self._progress = asyncio.Event()
         self._turn = asyncio.Lock()
         """Who may call the client's thread; between two turns its position may be changed."""
@@ -184,11 +114,11 @@ class KafkaConsumer(Consumer):
             return
         if self._opening is None:
             self._opening = asyncio.ensure_future(self._open())
-            self._opening.add_done_callback(_heard)
+            self._opening.add_done_callback(heard)
         await asyncio.shield(self._opening)
 
     async def _open(self) -> None:
-        self._count = await self._admin().count(self.topic)
+        self._owned.count = await self._admin().count(self.topic)
         self._loop = asyncio.get_running_loop()
         self._member = self._make_member(self)
         self._thread = CallThread(self._system, "penstock-kafka-poll")
@@ -236,8 +166,9 @@ class KafkaConsumer(Consumer):
         until = None if timeout is None else self._loop.time() + timeout
         while True:
             self._raise_failure()
-            batch = self._take(records_max)
+            batch = self._owned.take(records_max)
             if batch is not None:
+                self._took(len(batch))
                 return batch
             self._arrived.clear()
             await self._arrival(until, timeout)
@@ -249,33 +180,12 @@ class KafkaConsumer(Consumer):
             async with asyncio.timeout_at(until):
                 await self._arrived.wait()
         except TimeoutError:
-            if self._ready_number() is None and self._failure is None:
+            if self._owned.ready() is None and self._failure is None:
                 raise DeadlineExceeded(
                     f"nothing came from {self.topic!r} within {timeout:g} s",
                     topic=self.topic,
                     seconds=timeout,
                 ) from None
-
-    def _take(self, records_max: int) -> StreamBatch | None:
-        number = self._ready_number()
-        if number is None:
-            return None
-        owned = self._owned[number]
-        records = owned.take(max(1, records_max))
-        del self._ready[number]
-        if owned.waiting:
-            self._ready[number] = None
-        self._buffered -= len(records)
-        self._took(len(records))
-        if self._buffered < BUFFER_RECORDS_MAX:
-            self._drained.set()
-        return StreamBatch(self.topic, number, records, owned.next)
-
-    def _ready_number(self) -> int | None:
-        for number in self._ready:
-            if number not in self._paused:
-                return number
-        return None
 
     async def _pump(self) -> None:
         """Until it is closed: fetch while there is room, and answer the group when there is none."""
@@ -289,13 +199,13 @@ class KafkaConsumer(Consumer):
                 await asyncio.sleep(AGAIN_SECONDS)
 
     async def _fetch(self) -> None:
-        room = BUFFER_RECORDS_MAX - self._buffered
+        room = BUFFER_RECORDS_MAX - self._owned.buffered
         if room <= 0:
             self._drained.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(FULL_SECONDS):
                     await self._drained.wait()
-            room = BUFFER_RECORDS_MAX - self._buffered
+            room = BUFFER_RECORDS_MAX - self._owned.buffered
         async with self._turn:
             await self._hold(is_held=room <= -OVERSHOOT_MAX)
             seconds = POLL_SECONDS if room > 0 else 0.0
@@ -307,16 +217,12 @@ class KafkaConsumer(Consumer):
             return
         self._is_held = is_held
         await self._thread.call(
-            self._member.pause if is_held else self._member.resume, self._reading() - self._paused
+            self._member.pause if is_held else self._member.resume,
+            self._owned.reading() - self._owned.paused,
         )
 
     def _accept(self, fetched: Fetched) -> None:
-        for number, records in fetched:
-            owned = self._owned.get(number)
-            if owned is not None and not owned.is_going:
-                owned.waiting.append(records)
-                self._ready.setdefault(number)
-                self._buffered += len(records)
+        self._owned.accept(fetched)
         if self._member.error is not None:
             error, self._member.error = self._member.error, None
             self._fail(self._settings.error(error, f"read {self.topic!r}", topic=self.topic))
@@ -337,7 +243,7 @@ class KafkaConsumer(Consumer):
     async def seek(self, to: StartPosition, *, partition: int | None = None) -> None:
         """Go on from another place, durably; without a partition, in all that it has."""
         self._check_usable()
-        chosen = sorted(self._reading()) if partition is None else [partition]
+        chosen = sorted(self._owned.reading()) if partition is None else [partition]
         self._check_own(chosen)
         async with self._own_turn():
             resolve = partial(self._member.resolve, clamp=False)
@@ -362,39 +268,36 @@ class KafkaConsumer(Consumer):
         for number, at in here.items():
             owned = self._owned.get(number)
             if owned is not None:
-                self._drop(number, owned)
+                self._owned.empty(number, owned)
                 owned.next = at
                 owned.since = 0
 
     async def pause(self, *partitions: int) -> None:
         """Deliver nothing of these partitions until :meth:`resume`; they need not be its own yet."""
         self._check_numbers(partitions)
-        self._paused |= set(partitions)
+        self._owned.paused |= set(partitions)
         async with self._own_turn():
-            if mine := self._reading() & set(partitions):
+            if mine := self._owned.reading() & set(partitions):
                 await self._called("pause", self._member.pause, mine)
 
     async def resume(self, *partitions: int) -> None:
         """Deliver records of these partitions again, as far as they are its own."""
         self._check_numbers(partitions)
-        self._paused -= set(partitions)
+        self._owned.paused -= set(partitions)
         self._arrived.set()
         async with self._own_turn():
-            if (mine := self._reading() & set(partitions)) and not self._is_held:
+            if (mine := self._owned.reading() & set(partitions)) and not self._is_held:
                 await self._called("resume", self._member.resume, mine)
 
     def assignment(self) -> MemberAssignment:
         """Which partitions this member reads; the generation counts the changes that it saw."""
         self._check_usable()
-        return MemberAssignment(self._generation, self._reading())
+        return MemberAssignment(self._owned.generation, self._owned.reading())
 
     def positions(self) -> dict[int, int]:
         """Partition → offset of the next record that will be delivered, of those it has."""
         self._check_usable()
-        return {number: self._owned[number].next for number in sorted(self._reading())}
-
-    def _reading(self) -> frozenset[int]:
-        return frozenset(number for number, one in self._owned.items() if not one.is_going)
+        return {number: self._owned[number].next for number in sorted(self._owned.reading())}
 
     # Committing
 
@@ -407,7 +310,7 @@ class KafkaConsumer(Consumer):
         if wanted:
             # Half a commit in the air would let the next one overtake it.
             committing = asyncio.ensure_future(self._commit_and_move(wanted))
-            committing.add_done_callback(_heard)
+            committing.add_done_callback(heard)
             await asyncio.shield(committing)
 
     def wanted(self, done: StreamBatch | Mapping[int, int] | None) -> dict[int, int]:
@@ -417,7 +320,7 @@ class KafkaConsumer(Consumer):
                 number: one.next for number, one in self._owned.items() if one.next > one.committed
             }
         if isinstance(done, StreamBatch):
-            self._check_batch(done)
+            self._owned.check_batch(done)
             done = {done.partition: done.next_offset}
         self._check_own(done)
         return dict(done)
@@ -447,7 +350,7 @@ class KafkaConsumer(Consumer):
                 await self._write(moves, mine)
             self.note(moves, mine)
 
-    def note(self, moves: Mapping[int, int], mine: Mapping[int, _Owned] | None = None) -> None:
+    def note(self, moves: Mapping[int, int], mine: Mapping[int, Owned] | None = None) -> None:
         """These offsets are committed now."""
         for number, at in moves.items():
             owned = (self._owned if mine is None else mine).get(number)
@@ -455,12 +358,12 @@ class KafkaConsumer(Consumer):
                 owned.committed = at
         self._progress.set()
 
-    async def _write(self, moves: Mapping[int, int], mine: Mapping[int, _Owned]) -> None:
+    async def _write(self, moves: Mapping[int, int], mine: Mapping[int, Owned]) -> None:
         until = self._loop.time() + COMMIT_SECONDS
         while True:
             for number in moves:
                 if self._owned.get(number) is not mine[number]:
-                    raise self.fenced(number, "is another member's, or was in between")
+                    raise self._owned.fenced(number, "is another member's, or was in between")
             try:
                 await self.job(self._member.commit, moves)
                 return
@@ -469,7 +372,7 @@ class KafkaConsumer(Consumer):
             except KafkaException as error:
                 code = error.args[0].code()
                 if code in GONE:
-                    raise self.fenced(next(iter(moves)), "is another member's") from error
+                    raise self._owned.fenced(next(iter(moves)), "is another member's") from error
                 if code not in AGAIN or self._loop.time() > until or self._closed:
                     what = f"commit to {self.topic!r}"
                     raise self._settings.error(error, what, COMMIT_SECONDS) from error
@@ -496,7 +399,7 @@ class KafkaConsumer(Consumer):
 
     def gained(self, starts: Mapping[int, int]) -> None:
         """The group gave it these partitions."""
-        paused = sorted(starts.keys() & self._paused)
+        paused = sorted(starts.keys() & self._owned.paused)
         if paused:
             self._member.pause(paused)
         tell_loop(self._loop, self._gain, dict(starts))
@@ -524,17 +427,17 @@ class KafkaConsumer(Consumer):
 
     def _gain(self, starts: Mapping[int, int]) -> None:
         for number, at in starts.items():
-            self._owned[number] = _Owned(at, at, at if number in self._once else 0)
+            self._owned[number] = Owned(at, at, at if number in self._once else 0)
         self._once |= starts.keys()
-        self._count = max(self._count, *(number + 1 for number in starts), 0)
-        self._generation += 1
+        self._owned.count = max(self._owned.count, *(number + 1 for number in starts), 0)
+        self._owned.generation += 1
         self._joined.set()
 
     async def _let_go(self, partitions: frozenset[int]) -> None:
         mine = partitions & self._owned.keys()
         for number in mine:
             self._owned[number].is_going = True
-            self._drop(number, self._owned[number])
+            self._owned.empty(number, self._owned[number])
         try:
             async with asyncio.timeout(self._release_seconds):
                 await self._finish(mine)
@@ -553,29 +456,14 @@ class KafkaConsumer(Consumer):
         if self._on_revoke is not None and partitions:
             await self._on_revoke(partitions)
         else:
-            while self._outstanding(partitions) and not self._closed:
+            while self._owned.outstanding(partitions) and not self._closed:
                 self._progress.clear()
                 await self._progress.wait()
 
     def _gone(self, partitions: Iterable[int]) -> None:
-        for number in partitions:
-            owned = self._owned.pop(number, None)
-            if owned is not None:
-                self._drop(number, owned)
-        self._generation += 1
+        self._owned.release(partitions)
+        self._owned.generation += 1
         self._progress.set()
-
-    def _outstanding(self, partitions: Iterable[int]) -> bool:
-        owned = self._owned
-        return any(
-            number in owned and owned[number].next > owned[number].committed
-            for number in partitions
-        )
-
-    def _drop(self, number: int, owned: _Owned) -> None:
-        self._buffered -= owned.drop()
-        self._ready.pop(number, None)
-        self._drained.set()
 
     # Checks
 
@@ -603,48 +491,11 @@ class KafkaConsumer(Consumer):
 
     def _check_numbers(self, partitions: Iterable[int]) -> None:
         self._check_usable()
-        for number in partitions:
-            if not 0 <= number < self._count:
-                raise UnknownPartition(
-                    f"topic {self.topic!r} has partitions 0 to {self._count - 1}, not {number}",
-                    topic=self.topic,
-                    partition=number,
-                )
-
-    def _check_batch(self, batch: StreamBatch) -> None:
-        if batch.topic != self.topic:
-            raise UsageError(
-                f"the batch is of {batch.topic!r}, the consumer of {self.topic!r}",
-                topic=self.topic,
-            )
-        owned = self._owned.get(batch.partition)
-        if owned is not None and batch.records and batch.records[0].offset < owned.since:
-            raise self.fenced(batch.partition, "was another member's since that was delivered")
+        self._owned.check_numbers(partitions)
 
     def _check_own(self, partitions: Iterable[int]) -> None:
-        self._check_numbers(partitions)
-        for number in partitions:
-            if number not in self._owned:
-                raise self.fenced(number, "is another member's, or nobody's")
+        self._check_usable()
+        self._owned.check_own(partitions)
 
     def _is_closed(self) -> Closed:
         return Closed(f"the consumer of {self.topic!r} in group {self.group!r} is closed")
-
-    def fenced(self, partition: int, why: str) -> Fenced:
-        """The error of a commit of what is not this member's."""
-        return Fenced(
-            f"partition {partition} of {self.topic!r} {why}: its records come again to whoever "
-            f"has it in group {self.group!r}",
-            group=self.group,
-            generation=self._generation,
-            current=self._generation,
-            reason="partition",
-            topic=self.topic,
-            partition=partition,
-        )
-
-
-def _heard(future: asyncio.Future[None]) -> None:
-    """Whoever waited may be gone: its error is nobody's then."""
-    if not future.cancelled():
-        future.exception()

@@ -40,6 +40,28 @@ PASSING = {
     KafkaError._TIMED_OUT,
 }
 """What the client gets over by itself, or tells in another way too."""
+GONE = {
+    KafkaError.FENCED_INSTANCE_ID,
+    KafkaError.FENCED_MEMBER_EPOCH,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError._ASSIGNMENT_LOST,
+    KafkaError._FENCED,
+}
+"""The group has gone on without this member."""
+AGAIN = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.STALE_MEMBER_EPOCH,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError._WAIT_COORD,
+}
+"""The group or the broker is busy: try again while the partition is this member's."""
 
 
 class Hooks(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 from penstock.system import System
 
@@ -46,6 +46,12 @@ def tell_loop(
     """Call on the event loop, from any thread; nothing when the loop is over."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(callback, *arguments)
+
+
+def heard(future: asyncio.Future[Any]) -> None:
+    """Whoever waited may be gone: its error is nobody's then."""
+    if not future.cancelled():
+        future.exception()
 
 
 def settle_by(

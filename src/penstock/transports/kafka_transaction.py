@@ -21,7 +21,8 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.system import System
-from penstock.transports.kafka_consumer import GONE, KafkaConsumer
+from penstock.transports.kafka_consumer import KafkaConsumer
+from penstock.transports.kafka_member import GONE
 from penstock.transports.kafka_producer import ROOM_SECONDS, Batch, Columns, Routing, send
 from penstock.transports.kafka_settings import KafkaSettings
 from penstock.transports.kafka_thread import CallThread
