@@ -319,8 +319,8 @@ def patch_method(monkeypatch, owner: type, name: str, change: Callable) -> None:
 
 def test_caught_the_head_is_written_before_the_sync(monkeypatch):
     def claim_first(original):
-        def append(self, drafts, *, sync):
-            appended = original(self, drafts, sync=False)
+        def append(self, drafts, *, sync, **epoch):
+            appended = original(self, drafts, sync=False, **epoch)
             if sync:
                 self._head = self._head_file.write(appended.head.synced())
                 self._store.sync(self._segment_key(self._head))
@@ -335,8 +335,8 @@ def test_caught_the_head_is_written_before_the_sync(monkeypatch):
 
 def test_caught_acknowledged_without_a_sync(monkeypatch):
     def only_say_so(original):
-        def append(self, drafts, *, sync):
-            appended = original(self, drafts, sync=False)
+        def append(self, drafts, *, sync, **epoch):
+            appended = original(self, drafts, sync=False, **epoch)
             return appended._replace(head=appended.head.synced() if sync else appended.head)
 
         return append
