@@ -443,12 +443,10 @@ class KafkaConsumer(Consumer):
                 await self._finish(mine)
         except TimeoutError:
             pass
-        except PenstockError as error:
-            self._fail(error)
         except Exception as error:
             failed = UsageError(f"on_revoke raised {type(error).__name__}: {error}")
             failed.__cause__ = error
-            self._fail(failed)
+            self._fail(error if isinstance(error, PenstockError) else failed)
         self._gone(mine)
 
     async def _finish(self, partitions: frozenset[int]) -> None:
