@@ -262,7 +262,7 @@ class RunningPipeline:
 
 
 def _is_starting(query: StreamingQuery) -> bool:
-    return query.isActive and query.status["message"] == "Initializing sources"
+    return query.isActive and query.status["message"].startswith("Initializing")
 
 
 def _is_busy(query: StreamingQuery) -> bool:
