@@ -31,12 +31,24 @@ def test_what_is_planned_and_done_is_kept(ledger) -> None:
     assert ledger.progress() == done(0, "x")
 
 
-def test_only_the_last_plans_are_kept(ledger) -> None:
+def ends_of(ledger: Ledger) -> list[int]:
+    (plans,) = ledger.plans()
+    return [json.loads(one.end)["orders"]["0"] for one in plans]
+
+
+def test_plans_are_kept_until_they_are_reported(ledger) -> None:
     for number in range(10):
         ledger.plan({"orders": {0: number}}, {"orders": {0: number + 1}})
-    (plans,) = ledger.plans()
-    assert [json.loads(one.end)["orders"]["0"] for one in plans] == [7, 8, 9, 10]
-    assert len(plans) == PLANS_MAX
+    assert ends_of(ledger) == list(range(1, 11))
+    ledger.note(done(6, '{"orders": {"0": 7}}'))
+    ledger.plan({"orders": {0: 10}}, {"orders": {0: 11}})
+    assert ends_of(ledger) == [7, 8, 9, 10, 11]
+
+
+def test_no_more_than_so_many_plans_are_kept(ledger) -> None:
+    for number in range(PLANS_MAX + 5):
+        ledger.plan({"orders": {0: number}}, {"orders": {0: number + 1}})
+    assert len(ends_of(ledger)) == PLANS_MAX
 
 
 def test_a_plan_takes_the_place_of_one_with_the_same_start(ledger) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.errors import DamagedFile
-from penstock.spark.ledger import Ledger, Progress, Range
+from penstock.spark.ledger import Ledger, Progress, Range, plain
 from penstock.system import Files, System
 
 _log = logging.getLogger("penstock.spark")
@@ -163,19 +163,11 @@ def _chain(end: str, plans: list[list[Range]]) -> list[str]:
     """The ends of the micro-batches that follow each other from here."""
     found: list[str] = []
     ranges = [one for several in plans for one in several if one.start != one.end]
-    following = {_plain(one.start): one.end for one in ranges}
-    while (place := _plain(end)) in following and len(found) < len(following):
+    following = {plain(one.start): one.end for one in ranges}
+    while (place := plain(end)) in following and len(found) < len(following):
         end = following[place]
         found.append(end)
     return found
-
-
-def _plain(offsets: str) -> str:
-    """The same text for the same offsets: Spark puts spaces into its JSON, the ledger does not."""
-    try:
-        return json.dumps(json.loads(offsets), sort_keys=True)
-    except ValueError:
-        return offsets
 
 
 def _write_checkpoint(path: str, progress: Progress, resumed: Resumed, files: Files) -> None:

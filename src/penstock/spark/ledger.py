@@ -12,6 +12,7 @@ with the very same records, and sinks recognise it.
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Sequence
 from itertools import takewhile
@@ -25,7 +26,8 @@ from penstock.spark.offsets import Offsets, as_json
 from penstock.stores.base import PersistentBackingStore
 
 _T = TypeVar("_T")
-PLANS_MAX = 4
+PLANS_MAX = 256
+"""Reports of Spark come late when the machine is busy; what was not reported is kept so long."""
 BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -71,8 +73,15 @@ class Ledger:
         key = self._plan_key(sorted(end))
         before = self._read(key, list[Range]) or []
         if new.start != new.end and new not in before:
-            kept = takewhile(lambda one: one.start != new.start, before)
+            kept = takewhile(lambda one: one.start != new.start, self._not_reported(before))
             self._write(key, [*kept, new][-PLANS_MAX:])
+
+    def _not_reported(self, plans: list[Range]) -> list[Range]:
+        """Those after the last micro-batch that was reported; all when it is not among them."""
+        progress = self.progress()
+        ends = {plain(end) for end in progress.ends} if progress else set()
+        reported = [number for number, one in enumerate(plans) if plain(one.end) in ends]
+        return plans[reported[-1] :] if reported else plans
 
     def note(self, progress: Progress) -> None:
         """A micro-batch is done."""
@@ -114,3 +123,11 @@ class Ledger:
 
 def _text(offsets: Offsets) -> str:
     return msgspec.json.encode(as_json(offsets)).decode()
+
+
+def plain(offsets: str) -> str:
+    """The same text for the same offsets: Spark puts spaces into its JSON, the ledger does not."""
+    try:
+        return json.dumps(json.loads(offsets), sort_keys=True)
+    except ValueError:
+        return offsets
