@@ -95,7 +95,7 @@ def test_what_is_no_transport_is_refused():
 def test_an_unknown_scheme_names_the_known_ones_and_no_password(url):
     registry = TransportRegistry()
     registry.register("pigeon", Pigeons)
-    with pytest.raises(InvalidOption, match="log:, memory:, (.*, )?pigeon:") as refused:
+    with pytest.raises(InvalidOption, match=r"log:, memory:, (.*, )?pigeon:") as refused:
         registry.make(url)
     assert "secret" not in str(refused.value)
     assert refused.value.known == registry.schemes()
