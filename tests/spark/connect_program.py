@@ -5,10 +5,22 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from typing import Any
+
+from pyspark.errors import PySparkException
 
 from penstock.spark import spark_session
 from penstock.spark.session import JAVA_OPTIONS
 from tests.spark.conftest import QUICK
+
+
+def told(reader: Any) -> bool:
+    """Whether a misspelled option is told with the right one."""
+    try:
+        reader.load().count()
+    except PySparkException as failure:
+        return "Did you mean subscribe" in str(failure)
+    return False
 
 
 def main(path: str, folder: str) -> None:
@@ -29,6 +41,7 @@ def main(path: str, folder: str) -> None:
         "table": table.count(),
         "view": spark.sql("SELECT count(*) AS found FROM orders").collect()[0]["found"],
         "stream": spark.read.json(f"{folder}/output").count(),
+        "misspelled": told(spark.read.format("penstock").options(path=path, subscrbe="orders")),
     }
     print(json.dumps(found))
     spark.stop()

@@ -49,7 +49,7 @@ def test_a_topic_is_read_over_spark_connect(log, tmp_path):
     assert finished.returncode == 0, finished.stderr[-4000:]
     found = json.loads(finished.stdout.splitlines()[-1])
     assert found.pop("class").startswith("pyspark.sql.connect")
-    assert found == {"table": 10, "view": 7, "stream": 10}
+    assert found == {"table": 10, "view": 7, "stream": 10, "misspelled": True}
     state = open_log(log.path).topic("orders")
     assert state is not None
     assert "remote" in state.subscribers
