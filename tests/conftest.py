@@ -30,8 +30,10 @@ if not any(one.value == PLUGIN for one in entry_points(group="pytest11")):
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
 
-SHARED = {"spark": "spark", "test_examples.py": "spark", "crash": "crash"}
+SHARED = {"spark": "spark", "cli": "programs", "test_examples.py": "programs", "crash": "crash"}
 """Folders and files whose tests stay in one process: they share a Spark, or the disk."""
+PROGRAMS = ("test_cluster", "test_connect", "test_crash")
+"""Tests in tests/spark that start Sparks of their own, one after the other."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -48,4 +50,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def group_of(item: pytest.Item) -> str:
     """What tests that run in the same process have in common, where there are several."""
     place = item.path.relative_to(item.config.rootpath / "tests")
+    if place.parts[0] == "spark" and place.name.startswith(PROGRAMS):
+        return "programs"
     return SHARED.get(place.parts[0], str(place))
