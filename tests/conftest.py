@@ -36,14 +36,17 @@ PROGRAMS = ("test_cluster", "test_connect", "test_crash")
 """Tests in tests/spark that start Sparks of their own, one after the other."""
 
 
-@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests of a file stay together when several processes run tests."""
+    item.add_marker(pytest.mark.xdist_group(group_of(item)))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse an acceptance mark without numbers: it would claim nothing. Tests of a file stay together."""
+    """Refuse an acceptance mark without numbers: it would claim nothing."""
     for item in items:
         for mark in item.iter_markers("acceptance"):
             if not mark.args or not all(isinstance(number, int) for number in mark.args):
                 raise pytest.UsageError(f"{item.nodeid}: @acceptance takes line numbers")
-        item.add_marker(pytest.mark.xdist_group(group_of(item)))
 
 
 def group_of(item: pytest.Item) -> str:
