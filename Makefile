@@ -26,7 +26,7 @@ demo: environment ## Kill a writer and lose nothing; then topics through Spark t
 test: environment ## Run the tests (a few minutes); installs optional Debian packages when root
 	@scripts/system-packages
 	@echo "Running the tests ..."
-	@$(RUN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup $(ARGS)
+	@$(RUN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 lint: environment ## Check format, style and types
 	@echo "Checking format (ruff), style (ruff) and types (mypy) ..."

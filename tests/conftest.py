@@ -30,28 +30,9 @@ if not any(one.value == PLUGIN for one in entry_points(group="pytest11")):
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
 
-SHARED = {"spark": "spark", "cli": "programs", "test_examples.py": "programs", "crash": "crash"}
-"""Folders and files whose tests stay in one process: they share a Spark, or the disk."""
-PROGRAMS = ("test_cluster", "test_connect", "test_crash")
-"""Tests in tests/spark that start Sparks of their own, one after the other."""
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Tests of a file stay together when several processes run tests."""
-    item.add_marker(pytest.mark.xdist_group(group_of(item)))
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse an acceptance mark without numbers: it would claim nothing."""
     for item in items:
         for mark in item.iter_markers("acceptance"):
             if not mark.args or not all(isinstance(number, int) for number in mark.args):
                 raise pytest.UsageError(f"{item.nodeid}: @acceptance takes line numbers")
-
-
-def group_of(item: pytest.Item) -> str:
-    """What tests that run in the same process have in common, where there are several."""
-    place = item.path.relative_to(item.config.rootpath / "tests")
-    if place.parts[0] == "spark" and place.name.startswith(PROGRAMS):
-        return "programs"
-    return SHARED.get(place.parts[0], str(place))
