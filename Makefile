@@ -1,6 +1,6 @@
 # Every target works on a bare clone: it makes .venv from the lock first. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench torture docs lock clean environment
+.PHONY: help demo test services lint bench torture docs lock clean environment
 
 export PYTHON
 RUN := .venv/bin
@@ -27,6 +27,10 @@ test: environment ## Run the tests (a few minutes); installs optional Debian pac
 	@scripts/system-packages
 	@echo "Running the tests ..."
 	@$(RUN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+
+services: ## Get the brokers that the transports are tested against: Redis, RabbitMQ, Kafka, Pulsar
+	@scripts/services
+	@echo "Services: done."
 
 lint: environment ## Check format, style and types
 	@echo "Checking format (ruff), style (ruff) and types (mypy) ..."
