@@ -71,7 +71,7 @@ class _Writing:
         if not file.exists():
             file.create(TopicConfig(partitions=self._options.partitions), System().clock.time_ms())
 
-    def _commit(self, producer: str, messages: Sequence[Any], number: int | None) -> None:
+    def _commit(self, producer: str, messages: Sequence[Any], number: int) -> None:
         transactions = self._transactions()
         try:
             transactions.commit(
@@ -80,10 +80,10 @@ class _Writing:
         finally:
             transactions.close()
 
-    def _undo(self, producer: str, messages: Sequence[Any], number: int | None) -> None:
+    def _undo(self, producer: str, messages: Sequence[Any], number: int) -> None:
         """Remove what was staged, unless it is committed: Spark also aborts what it forgot to note."""
         transactions = self._transactions()
-        if number is None or transactions.last_number(producer) < number:
+        if transactions.last_number(producer) < number:
             transactions.discard(_staged(messages))
 
     def _transactions(self) -> Transactions:
@@ -97,6 +97,7 @@ class PenstockWriter(_Writing, DataSourceArrowWriter):
         super().__init__(options, schema)
         # One of its own for each write, so that two at a time do not fence each other.
         self._producer = options.application or f"{ONCE}-{System().random.getrandbits(64):016x}"
+        self._number = options.version or 0
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """In a task."""
@@ -104,13 +105,13 @@ class PenstockWriter(_Writing, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, when all tasks are done."""
-        self._commit(self._producer, messages, self._options.version)
+        self._commit(self._producer, messages, self._number)
         if self._options.application is None:
             self._transactions().forget(self._producer)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, when a task failed, or the commit."""
-        self._undo(self._producer, messages, self._options.version)
+        self._undo(self._producer, messages, self._number)
 
 
 class PenstockStreamWriter(_Writing, DataSourceStreamArrowWriter):
