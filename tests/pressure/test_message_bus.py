@@ -276,10 +276,10 @@ async def test_without_pressure_most_messages_are_not_looked_at(world):
     def count():
         nonlocal looks
         looks += 1
-        return [Reading("large", 0, 128_000)]
+        return [Reading("large", 0, 64_000)]
 
     world.monitor.add(count, stage="large")
-    world.monitor.add(lambda: [Reading("padding", 0, 128_000)])
+    world.monitor.add(lambda: [Reading("padding", 0, 64_000)])
     asked = 0
     for sequence in range(1, 10_001):
         if sequence >= world.pressure.look_at:

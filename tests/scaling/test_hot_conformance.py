@@ -14,6 +14,7 @@ from penstock.bus.intake import QueueOptions
 from penstock.bus.queue import Overflow
 from penstock.errors import BufferFull, Closed, DeadlineExceeded, LoadShed
 from penstock.messages import Envelope, Priority, marks_of, topic
+from penstock.pressure.monitor import LOOKS_PER_CAPACITY
 from penstock.resilience.bus import ResilientMessageBus
 from penstock.scaling.bus import ScalableMessageBus
 from penstock.testing import BusConformance
@@ -423,7 +424,7 @@ async def test_the_pressure_is_seen_in_time_though_the_ring_is_open(classes):
             bus.subscribe(kind, lambda event: None)
         published = publish_until_refused(bus, kinds)
         room = classes * (4_096 + 96)
-        assert 0.95 * room <= published <= 0.95 * room + 2 * room / 128
+        assert 0.95 * room <= published <= 0.95 * room + 2 * room / LOOKS_PER_CAPACITY
         await bus.settle()
         assert bus.statistics().events_processed == published
 

@@ -39,7 +39,7 @@ from penstock.system import Clock
 
 logger = logging.getLogger("penstock.pressure")
 
-LOOKS_PER_CAPACITY = 128
+LOOKS_PER_CAPACITY = 64
 """A monitor looks again before this part of the smallest stage's capacity can have filled."""
 STEP_MAX = 4_096
 """Messages between two looks, at most."""
