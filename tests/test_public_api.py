@@ -144,13 +144,39 @@ def test_star_import_gives_exactly_the_public_names():
     assert sorted(namespace.keys() - {"__builtins__"}) == sorted(penstock.__all__)
 
 
-def test_importing_penstock_loads_no_extra():
-    program = "import sys, json, penstock; print(json.dumps(sorted(sys.modules)))"
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a new Python has after a statement."""
+    program = f"{statement}\nimport sys, json\nprint(json.dumps(sorted(sys.modules)))"
     finished = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    loaded = {name.partition(".")[0] for name in json.loads(finished.stdout)}
-    assert not loaded & HEAVY
+    return set(json.loads(finished.stdout))
+
+
+def test_the_public_names_load_no_extra():
+    loaded = loaded_by("from penstock import *")
+    assert "penstock.log.queue" in loaded
+    assert not {name.partition(".")[0] for name in loaded} & HEAVY
+
+
+def test_a_name_loads_what_it_needs_and_no_more():
+    assert not any(name.startswith("penstock.") for name in loaded_by("import penstock"))
+    loaded = loaded_by(
+        "import penstock\npenstock.errors.PenstockError\nfrom penstock import System"
+    )
+    assert {"penstock.errors", "penstock.system"} <= loaded
+    assert not loaded & {"penstock.bus", "penstock.log", "penstock.streaming", "numpy"}
+
+
+def test_rooms_are_found_without_an_import_of_their_own():
+    loaded = loaded_by("import penstock\npenstock.bus.MessageBus\npenstock.stores.open_store")
+    assert {"penstock.bus", "penstock.stores"} <= loaded
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'penstock' has no attribute 'Misspelled'"):
+        _ = penstock.Misspelled  # type: ignore[attr-defined]
+    assert set(penstock.__all__) <= set(dir(penstock))
 
 
 PACKAGES = sorted(path.parent.name for path in Path(penstock.__path__[0]).glob("*/__init__.py"))

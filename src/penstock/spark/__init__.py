@@ -98,14 +98,18 @@ __all__ = [
     "window",
 ]
 
+if not TYPE_CHECKING:
+    # Type checkers read the imports above, and know a misspelled name.
 
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        module = import_module(f"{__name__}.{home}")
-    except ImportError as cause:
-        raise MissingExtra("Spark needs: pip install 'penstock[spark]'", extra="spark") from cause
-    found: object = getattr(module, name)
-    return found
+    def __getattr__(name: str) -> object:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            module = import_module(f"{__name__}.{home}")
+        except ImportError as cause:
+            raise MissingExtra(
+                "Spark needs: pip install 'penstock[spark]'", extra="spark"
+            ) from cause
+        found: object = getattr(module, name)
+        return found
