@@ -40,7 +40,7 @@ OTHER_FILE_LINES_MAX = 800
 # A new package or module directly under src/penstock gets its place here.
 LAYERS = [
     {"errors", "inotify"},
-    {"hashing", "messages", "system"},
+    {"config", "hashing", "messages", "system"},
     {"bus"},
     {"resilience", "pressure"},
     {"scaling"},
