@@ -103,7 +103,7 @@ def test_results_go_back_to_a_topic(spark, log, shop: Pipeline) -> None:
     }
 
 
-def test_duplicates_are_dropped_across_runs(spark, log, shop: Pipeline) -> None:
+def test_duplicates_and_late_rows_are_dropped_across_runs(spark, log, shop: Pipeline) -> None:
     orders = shop.source(OrderPlaced)
 
     @shop.table("orders")
@@ -112,12 +112,15 @@ def test_duplicates_are_dropped_across_runs(spark, log, shop: Pipeline) -> None:
             orders.frame().drop("_record"), "order_id", time="placed_at", within="1 hour"
         )
 
-    log.publish("orders", [order(1), order(1), order(2)])
+    log.publish("orders", [order(1, minute=90), order(1, minute=90), order(2, minute=80)])
     shop.run(spark)
-    log.publish("orders", [order(2), order(3)])
-    shop.run(spark)
+    log.publish("orders", [order(2, minute=91), order(3, minute=31), order(4, minute=29)])
+    running = shop.run(spark)
     found = WarehouseTable(f"{shop.folder}/orders").arrow()["order_id"].to_pylist()
-    assert sorted(found) == ["o-1", "o-2", "o-3"]
+    assert sorted(found) == ["o-1", "o-2", "o-3"], "the last one came more than an hour late"
+    (status,) = (one for one in running.status() if one.name == "unique-orders")
+    assert status.rows_too_late == 1
+    assert status.state_rows == 3
 
 
 def test_under_pressure_enrichment_is_left_out_and_taken_up_again(

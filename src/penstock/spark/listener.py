@@ -27,21 +27,43 @@ if TYPE_CHECKING:
 _log = logging.getLogger("penstock.spark")
 
 
+class Followed:
+    """A query that is followed, and what is counted over all of its micro-batches."""
+
+    def __init__(self, path: str, group: Group) -> None:
+        self.path = path
+        self.group = group
+        self.rows_too_late = 0
+        self._counted = -1
+
+    def count(self, report: Any) -> None:
+        """Add what a report tells, unless it was told before."""
+        if report.batchId > self._counted:
+            self._counted = report.batchId
+            self.rows_too_late += sum(
+                one.numRowsDroppedByWatermark for one in report.stateOperators
+            )
+
+
 class GroupListener(StreamingQueryListener):
     """Commits what the queries that it follows have read, as soon as Spark reports it."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, tuple[str, Group]] = {}
+        self._groups: dict[str, Followed] = {}
 
-    def follow(self, query: StreamingQuery, *, path: str, group: str) -> None:
+    def follow(self, query: StreamingQuery, *, path: str, group: str) -> Followed:
         """Commit for this query from now on, and what it has reported already."""
-        self._groups[str(query.runId)] = (path, Group(open_log(path), group))
+        followed = Followed(path, Group(open_log(path), group))
+        for early in query.recentProgress:
+            followed.count(early)
+        self._groups[str(query.runId)] = followed
         progress: Any = query.lastProgress
         if progress is not None:
             self._commit(progress)
         if not query.isActive:
             # Its end may have been told already.
             self._groups.pop(str(query.runId), None)
+        return followed
 
     def is_following(self, query: StreamingQuery) -> bool:
         """Whether something may still come: Spark tells of a query some time after it has ended."""
@@ -64,7 +86,8 @@ class GroupListener(StreamingQueryListener):
     def _commit(self, progress: Any) -> None:
         followed = self._groups.get(str(progress.runId))
         if followed is not None:
-            path, group = followed
+            path, group = followed.path, followed.group
+            followed.count(progress)
             for offsets in offsets_of(source.endOffset for source in progress.sources):
                 there = {one: of for one, of in offsets.items() if open_log(path).topic(one)}
                 group.commit(there, register=False)
@@ -99,7 +122,7 @@ def offsets_of(texts: Iterable[str | None]) -> Iterable[Offsets]:
 _LISTENERS: WeakKeyDictionary[SparkSession, GroupListener] = WeakKeyDictionary()
 
 
-def follow(query: StreamingQuery, *, path: str, group: str) -> None:
+def follow(query: StreamingQuery, *, path: str, group: str) -> Followed:
     """Let the offsets of a group follow a query, beyond the moment when it is stopped.
 
     The option ``groupId`` alone commits everything but the last micro-batch before a stop.
@@ -112,7 +135,7 @@ def follow(query: StreamingQuery, *, path: str, group: str) -> None:
     if listener is None:
         listener = _LISTENERS[session] = GroupListener()
         session.streams.addListener(listener)
-    listener.follow(query, path=path, group=group)
+    return listener.follow(query, path=path, group=group)
 
 
 def is_followed(query: StreamingQuery) -> bool:

@@ -11,9 +11,9 @@ from penstock.errors import DeadlineExceeded, HandlerFailed
 from penstock.pressure import DegradationDirective
 from penstock.spark.checkpoint import ready_checkpoint
 from penstock.spark.degrading import LagLevels
-from penstock.spark.group_lag import lag_of_group
-from penstock.spark.listener import follow, is_followed
-from penstock.spark.open_log import open_log
+from penstock.spark.kafka_group import KafkaGroup
+from penstock.spark.kafka_topics import write_topics
+from penstock.spark.listener import Followed, follow, is_followed
 from penstock.spark.pipeline import Output, Pipeline
 from penstock.spark.session import make_active
 from penstock.spark.sink_number import sink_number
@@ -53,7 +53,7 @@ class OutputStatus:
     state_rows: int
     state_bytes: int
     rows_too_late: int
-    """Dropped in the last micro-batch, because they were behind the watermark."""
+    """Dropped since the query was started, because they were behind the watermark."""
     watermark: str | None
     error: str | None
 
@@ -75,6 +75,7 @@ class RunningPipeline:
         self._once = once
         self._clock = System().clock
         self._queries: dict[str, StreamingQuery] = {}
+        self._followed: dict[str, Followed] = {}
         self._outputs = {output.name: output for output in pipeline.all_outputs()}
         limit = pipeline.lag_records_max
         self._levels = None if limit is None or once else LagLevels(limit, self._clock)
@@ -143,10 +144,7 @@ class RunningPipeline:
 
     def lags(self) -> list[GroupLag]:
         """How far each output is behind, over all topics that it reads."""
-        log = open_log(self._pipeline.log)
-        topics = sorted({source.topic for source in self._pipeline.sources})
-        groups = [self._pipeline.group_of(output) for output in self._outputs.values()]
-        return [lag_of_group(log, group, topics) for group in groups]
+        return [self._pipeline.lag_of(output) for output in self._outputs.values()]
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
         """Stop all queries, between two micro-batches where possible; nothing is lost by it."""
@@ -221,7 +219,8 @@ class RunningPipeline:
         elif self._every:
             writer = writer.trigger(processingTime=self._every)
         query = writer.start()
-        follow(query, path=pipeline.log, group=pipeline.group_of(output))
+        group = pipeline.group_of(output)
+        self._followed[output.name] = follow(query, path=pipeline.log, group=group)
         return query
 
     def _target(self, frame: DataFrame, output: Output) -> DataStreamWriter:
@@ -246,7 +245,7 @@ class RunningPipeline:
             seconds=progress.batchDuration / 1_000 if progress else 0.0,
             state_rows=sum(one.numRowsTotal for one in state),
             state_bytes=sum(one.memoryUsedBytes for one in state),
-            rows_too_late=sum(one.numRowsDroppedByWatermark for one in state),
+            rows_too_late=self._followed[name].rows_too_late,
             watermark=(progress.eventTime or {}).get("watermark") if progress else None,
             error=_first_line(failure),
         )
