@@ -172,6 +172,18 @@ class Transport(ABC):
     ) -> None:
         """Make a topic when it is not there; one that is there stays as it is."""
 
+    async def delete_topic(self, topic: str) -> None:
+        """Remove a topic, all its records and what its groups committed. There is no way back.
+
+        UnknownTopic when there is none, SubscriberBusy when a group reads it. Stop its producers
+        first: one that goes on gets an error, or makes the topic anew, as it is told to.
+        """
+        raise NotSupported(
+            f"the transport {self.name!r} cannot delete {topic!r}: use the tools of the broker",
+            transport=self.name,
+            missing=("delete_topics",),
+        )
+
     @abstractmethod
     async def topics(self) -> Sequence[str]:
         """The names of all topics."""

@@ -18,6 +18,8 @@ class Capabilities:
     """Several processes may use it at the same time."""
     create_topics: bool = False
     """``create_topic`` works."""
+    delete_topics: bool = False
+    """``delete_topic`` works."""
     keyed_routing: bool = False
     """Records of one key go to one partition, by the hash that the bus and the log use."""
     groups: bool = False

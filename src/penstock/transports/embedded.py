@@ -12,8 +12,9 @@ from typing import Any, Self
 
 import msgspec
 
-from penstock.errors import InvalidOption
+from penstock.errors import InvalidOption, UsageError
 from penstock.log.deadlines import check_seconds, within
+from penstock.log.deletion import delete_topic
 from penstock.log.group_bell import GroupBells
 from penstock.log.group_coordinator import LEASE_SECONDS, GroupCoordinator, checked_strategy
 from penstock.log.group_session import GroupSession
@@ -34,6 +35,7 @@ from penstock.transports.records import Produced, StartPosition
 
 CAPABILITIES = Capabilities(
     create_topics=True,
+    delete_topics=True,
     keyed_routing=True,
     groups=True,
     rebalance=True,
@@ -49,7 +51,7 @@ CAPABILITIES = Capabilities(
 )
 """What it can do on every store; durable and shared depend on the store."""
 
-QUEUE_OPTIONS = frozenset(inspect.signature(WalMessageQueue).parameters) - {"store", "read_only"}
+QUEUE_OPTIONS = frozenset(inspect.signature(WalMessageQueue).parameters) - {"store"}
 GROUP_OPTIONS = frozenset({"assignor", "lease_seconds", "member", "release_seconds"})
 RELEASE_SECONDS = 5.0
 TOPIC_OPTIONS = frozenset(TopicConfig.__struct_fields__) - {"partitions"}
@@ -72,6 +74,7 @@ class EmbeddedTransport(Transport):
     ) -> None:
         check_options("the embedded transport", options, QUEUE_OPTIONS)
         self._defaults = options.get("defaults") or TopicConfig()
+        self._read_only = bool(options.get("read_only"))
         self.queue = WalMessageQueue(store, **options)
         kept = self.queue.store.capabilities
         self._system: System = options.get("system") or System()
@@ -192,6 +195,22 @@ class EmbeddedTransport(Transport):
             options["partitions"] = partitions
         config = msgspec.structs.replace(self._defaults, **options).check()
         await self.queue.create_topic(topic, config)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Remove a topic. UsageError when this transport has it open: use one that has not."""
+        if topic in self.queue.statistics().topics:
+            raise UsageError(
+                f"topic {topic!r} is in use by this transport: delete it with another one, when "
+                "nobody writes to it any more",
+                topic=topic,
+            )
+        if self._read_only:
+            raise UsageError("the queue was opened read-only")
+        queue = self.queue
+        offsets = None if queue.offsets is queue.store else queue.offsets
+        await asyncio.to_thread(
+            delete_topic, queue.store, topic, tier=queue.tier, offsets=offsets, system=self._system
+        )
 
     async def topics(self) -> Sequence[str]:
         """The names of all topics, opened here or not."""

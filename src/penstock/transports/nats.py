@@ -45,6 +45,7 @@ from penstock.transports.statistics import ConnectionStatistics
 CAPABILITIES = Capabilities(
     shared=True,
     create_topics=True,
+    delete_topics=True,
     keyed_routing=True,
     groups=True,
     rebalance=True,
@@ -258,6 +259,15 @@ class NatsTransport(Transport):
         """
         self._check_open()
         await self._streams.create(topic, partitions, options)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Remove the streams of a topic and the offsets of its groups; SubscriberBusy, if it is read.
+
+        A producer that goes on makes it anew, unless ``auto_create`` is off.
+        """
+        for group in await self.groups(topic):
+            await self.forget(topic, group)
+        await self._streams.delete(topic)
 
     async def topics(self) -> Sequence[str]:
         """The names of all topics with this prefix."""

@@ -109,6 +109,17 @@ class NatsStreams:
             if error.code != NAME_IN_USE:
                 raise
 
+    async def delete(self, topic: str) -> None:
+        """Remove the streams of a topic, that of partition 0 first: the topic is gone with it."""
+        count = await self.look(topic)
+        self._counts.pop(topic, None)
+        for number in range(count):
+            try:
+                await self._connection.api(f"STREAM.DELETE.{self.stream(topic, number)}")
+            except BrokerFailed as error:
+                if error.code != NO_STREAM:
+                    raise
+
     async def count(self, topic: str) -> int:
         """How many partitions a topic has, as it was when somebody asked first."""
         return self._counts.get(topic) or await self.look(topic)

@@ -40,6 +40,7 @@ from penstock.transports.statistics import ConnectionStatistics
 CAPABILITIES = Capabilities(
     shared=True,
     create_topics=True,
+    delete_topics=True,
     keyed_routing=True,
     groups=True,
     rebalance=True,
@@ -291,6 +292,22 @@ class RedisTransport(Transport):
         await self.client.command(
             "SADD", self._topics_key, topic, seconds=CALL_SECONDS, what="list the topic"
         )
+
+    async def delete_topic(self, topic: str) -> None:
+        """Remove a topic and the offsets of its groups; SubscriberBusy when a group reads it.
+
+        A producer that goes on makes it anew, unless ``auto_create`` is off.
+        """
+        count = await self.partitions(topic)
+        for group in await self.groups(topic):
+            await self.forget(topic, group)
+        base = self.key_of(topic)
+        keys = [base, *(f"{base}:{number}" for number in range(count)), f"{base}:ends"]
+        await self.client.command("DEL", *keys, seconds=CALL_SECONDS, what="delete the topic")
+        await self.client.command(
+            "SREM", self._topics_key, topic, seconds=CALL_SECONDS, what="unlist the topic"
+        )
+        self._counts.pop(topic, None)
 
     async def trim(self, topic: str) -> int:
         """Remove now what is beyond the topic's retention; how many records that were."""
