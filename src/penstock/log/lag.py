@@ -34,6 +34,8 @@ class PartitionLag:
     """Offset of the next record that will be written; what is below it can be read."""
     milliseconds: int
     """Age of the first record that is not committed, by its timestamp; 0 when there is none."""
+    committed_ms: int | None = None
+    """When the group committed last, in milliseconds since 1970; None when nobody knows."""
 
     @property
     def records(self) -> int:
@@ -56,10 +58,11 @@ async def lag_of(queue: WalMessageQueue, topic: str, name: str) -> Sequence[Part
     check_name("subscriber", name)
     opened = await queue._engine.topics.open_existing(topic)
     await opened.look_again()
-    return await asyncio.to_thread(_lags, opened, name)
+    return await asyncio.to_thread(lags_of, opened, name)
 
 
-def _lags(topic: OpenTopic, name: str) -> list[PartitionLag]:
+def lags_of(topic: OpenTopic, name: str) -> list[PartitionLag]:
+    """The lag of a subscriber in each partition. Blocking."""
     now = topic.around.system.clock.time_ms()
     return [_lag(topic, name, number, now) for number in range(len(topic.logs))]
 
@@ -76,7 +79,8 @@ def lag_in(reader: PartitionReader, file: OffsetFile, number: int, now_ms: int) 
     end = reader.head().durable_offset
     committed = reader.earliest() if found is None else found.offset
     since = _time_from(reader, committed) if committed < end else now_ms
-    return PartitionLag(number, committed, end, max(0, now_ms - since))
+    committed_ms = None if found is None else found.committed_ms
+    return PartitionLag(number, committed, end, max(0, now_ms - since), committed_ms)
 
 
 def _time_from(reader: PartitionReader, offset: int) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+from penstock.bus.histogram import Histogram
 from penstock.errors import (
     BusyError,
     DamagedEntry,
@@ -87,6 +88,8 @@ class PartitionLog:
         self._log_id = b""
         self._index = IndexBuilder()
         self.rolls = 0
+        self.syncs = Histogram()
+        """How long it took to have entries on the disk."""
 
     @property
     def head(self) -> Head:
@@ -319,7 +322,7 @@ class PartitionLog:
         self._write(key, head.position, writing.buffers)
         moved = writing.head
         if sync:
-            self._store.sync(key)
+            self._sync_entries(key)
             moved = moved.synced()
         self._head = self._head_file.write(moved)
         self._write_index(head, writing.rows)
@@ -400,9 +403,14 @@ class PartitionLog:
         head = self._take_over()
         if head.durable_offset < head.next_offset:
             with self._unless_busy():
-                self._store.sync(self._segment_key(head))
+                self._sync_entries(self._segment_key(head))
                 self._head = self._head_file.write(head.synced())
         return self._head
+
+    def _sync_entries(self, key: str) -> None:
+        began = self._system.clock.monotonic()
+        self._store.sync(key)
+        self.syncs.add(self._system.clock.monotonic() - began)
 
     def _write_index(self, head: Head, rows: Sequence[IndexRow]) -> None:
         """Add rows to the index. It is a hint: when it cannot be written, reads scan instead."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.bus.histogram import NO_DURATIONS, Durations
 from penstock.log.open_topic import OpenTopic
 from penstock.stores.base import StoreStatistics
 
@@ -22,6 +23,8 @@ class PartitionStatistics:
     """Why nothing more is taken, or None."""
     tail_cache_hits: int
     """Batches that subscribers got from memory."""
+    sync_durations: Durations = NO_DURATIONS
+    """How long it took this process to have entries on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ def topic_statistics(topic: OpenTopic) -> TopicStatistics:
                 durable_offset=topic.durable[number],
                 poisoned=str(log.poison) if log.poison is not None else None,
                 tail_cache_hits=topic.caches[number].hits,
+                sync_durations=log.syncs.durations(),
             )
             for number, log in enumerate(topic.logs)
         ),

@@ -1,0 +1,45 @@
+"""Seeing what a program does: one observer, one snapshot, metrics, traces, logs and health.
+
+``Observer`` watches buses, logs, streaming managers, transports and pipelines. Its ``snapshot()``
+is a value that everything else reads.
+"""
+
+from penstock.bus.histogram import Durations
+from penstock.observe.observer import Observer
+from penstock.observe.values import (
+    BusSnapshot,
+    Cause,
+    GroupKind,
+    GroupPartition,
+    GroupSnapshot,
+    GroupState,
+    Health,
+    LogPartition,
+    LogSnapshot,
+    QuerySnapshot,
+    Snapshot,
+    Stall,
+    StreamsSnapshot,
+    TopicSnapshot,
+    TransportSnapshot,
+)
+
+__all__ = [
+    "BusSnapshot",
+    "Cause",
+    "Durations",
+    "GroupKind",
+    "GroupPartition",
+    "GroupSnapshot",
+    "GroupState",
+    "Health",
+    "LogPartition",
+    "LogSnapshot",
+    "Observer",
+    "QuerySnapshot",
+    "Snapshot",
+    "Stall",
+    "StreamsSnapshot",
+    "TopicSnapshot",
+    "TransportSnapshot",
+]
