@@ -12,6 +12,8 @@ from penstock.errors import MissingExtra
 from penstock.spark.session import spark_session
 
 if TYPE_CHECKING:
+    from penstock.spark.kafka_jars import kafka_jars
+    from penstock.spark.kafka_topics import read_topics, write_topics
     from penstock.spark.listener import GroupListener, follow
     from penstock.spark.loading import load_pipeline
     from penstock.spark.pipeline import Pipeline
@@ -60,13 +62,16 @@ _HOMES = {
     "follow": "listener",
     "good": "steps",
     "join": "steps",
+    "kafka_jars": "kafka_jars",
     "load_pipeline": "loading",
+    "read_topics": "kafka_topics",
     "report_of": "report",
     "schema_of": "typed",
     "sessions": "steps",
     "stateful": "steps",
     "validate": "steps",
     "window": "steps",
+    "write_topics": "kafka_topics",
 }
 
 __all__ = [
@@ -88,7 +93,9 @@ __all__ = [
     "follow",
     "good",
     "join",
+    "kafka_jars",
     "load_pipeline",
+    "read_topics",
     "report_of",
     "schema_of",
     "sessions",
@@ -96,6 +103,7 @@ __all__ = [
     "stateful",
     "validate",
     "window",
+    "write_topics",
 ]
 
 if not TYPE_CHECKING:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from penstock.errors import DamagedFile
 from penstock.spark.ledger import Ledger, Progress, Range, plain
+from penstock.spark.open_log import make_folders
 from penstock.system import Files, System
 
 _log = logging.getLogger("penstock.spark")
@@ -184,7 +185,7 @@ def _write_checkpoint(path: str, progress: Progress, resumed: Resumed, files: Fi
     if resumed.planned is not None:
         documents[f"{path}/offsets/{done + 1}"] = _offsets(resumed.planned, watermark)
     for name, text in documents.items():
-        _make_folders(os.path.dirname(name), files)
+        make_folders(os.path.dirname(name), files)
         _write_durably(name, text, files)
     files.sync_directory(path)
 
@@ -197,12 +198,6 @@ def _write_durably(name: str, text: str, files: Files) -> None:
     finally:
         files.close(descriptor)
     files.sync_directory(os.path.dirname(name))
-
-
-def _make_folders(path: str, files: Files) -> None:
-    if not files.exists(path):
-        _make_folders(os.path.dirname(path), files)
-        files.make_directory(path)
 
 
 def _offsets(ends: tuple[str, ...], watermark_ms: int) -> str:

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 
 from penstock.errors import InvalidOption
+from penstock.transports.registry import BROKERS
 
 _FROM_SPARK = {"checkpointlocation", "queryname"}
 """What Spark passes on of its own."""
@@ -23,6 +24,22 @@ def lowered(given: Mapping[str, str], known: Iterable[str], what: str) -> dict[s
             option=name,
         )
     return found
+
+
+def log_path(path: str, what: str) -> str:
+    """The path of a log; InvalidOption for a broker, which a source in Python cannot hand over to Spark."""
+    scheme, colon, _ = path.partition(":")
+    if not colon or scheme not in BROKERS:
+        return path
+    use = (
+        "penstock.spark.read_topics(spark, url, ...) and write_topics(frame, url, topic) use Spark's own "
+        'connector for it, format("kafka")'
+        if scheme == "kafka"
+        else "records go through a transport, penstock.transports.open_transport(url)"
+    )
+    raise InvalidOption(
+        f'{what} of format("penstock") has a log as its path, not {scheme}: {use}', option="path"
+    )
 
 
 def transaction_in(found: Mapping[str, str]) -> tuple[str, int] | tuple[None, None]:

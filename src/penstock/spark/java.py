@@ -97,22 +97,33 @@ def _with_launcher(home: str) -> str:
     """A directory that is a Java home as far as Spark looks; made once for each user."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", home).strip("-")[-100:]
     launcher = _LAUNCHER.format(java=os.path.join(home, "bin", "java"))
-    return os.path.dirname(os.path.dirname(_kept(f"java/{name}/bin/java", launcher)))
+    return os.path.dirname(os.path.dirname(kept(f"java/{name}/bin/java", launcher)))
 
 
 def logging_options() -> str:
     """What lets Java write errors of Spark to standard error, and nothing else."""
-    return f"-Dlog4j2.configurationFile=file:{_kept('log4j2.properties', _LOGGING)}"
+    return f"-Dlog4j2.configurationFile=file:{kept('log4j2.properties', _LOGGING)}"
 
 
-def _kept(name: str, text: str) -> str:
+def kept(name: str, text: str) -> str:
     """The path of a file with this text in the user's cache; made when it is not there."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    target = os.path.join(cache, "penstock", name)
+    target = os.path.join(cache_folder(), name)
     if _text_of(target) != text:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         _put(target, text)
     return target
+
+
+def on_path(program: str) -> str | None:
+    """Where a program is; None when there is none."""
+    return shutil.which(program)
+
+
+def cache_folder() -> str:
+    """Where things are kept that are made or fetched once for each user."""
+    chosen = os.environ.get("PENSTOCK_CACHE")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return chosen or os.path.join(cache, "penstock")
 
 
 def _text_of(path: str) -> str | None:

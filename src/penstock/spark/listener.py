@@ -15,10 +15,12 @@ from weakref import WeakKeyDictionary
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from penstock.spark.group import Group
+from penstock.spark.kafka_options import is_kafka
+from penstock.spark.kafka_topics import path_of
 from penstock.spark.ledger import Ledger, Progress
 from penstock.spark.offsets import Offsets, parse_offsets
 from penstock.spark.open_log import open_log
+from penstock.spark.reader import Reader, reader_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,9 +32,9 @@ _log = logging.getLogger("penstock.spark")
 class Followed:
     """A query that is followed, and what is counted over all of its micro-batches."""
 
-    def __init__(self, path: str, group: Group) -> None:
-        self.path = path
-        self.group = group
+    def __init__(self, reader: Reader, ledger: Ledger | None) -> None:
+        self.reader = reader
+        self.ledger = ledger
         self.rows_too_late = 0
         self._counted = -1
 
@@ -53,7 +55,12 @@ class GroupListener(StreamingQueryListener):
 
     def follow(self, query: StreamingQuery, *, path: str, group: str) -> Followed:
         """Commit for this query from now on, and what it has reported already."""
-        followed = Followed(path, Group(open_log(path), group))
+        ledger = None if is_kafka(path) else Ledger(open_log(path_of(path)).store, group)
+        return self.follow_as(query, reader_of(path, group), ledger)
+
+    def follow_as(self, query: StreamingQuery, reader: Reader, ledger: Ledger | None) -> Followed:
+        """The same for a reader that is there; it is closed when the query ends."""
+        followed = Followed(reader, ledger)
         for early in query.recentProgress:
             followed.count(early)
         self._groups[str(query.runId)] = followed
@@ -62,7 +69,7 @@ class GroupListener(StreamingQueryListener):
             self._commit(progress)
         if not query.isActive:
             # Its end may have been told already.
-            self._groups.pop(str(query.runId), None)
+            self._end(str(query.runId))
         return followed
 
     def is_following(self, query: StreamingQuery) -> bool:
@@ -81,17 +88,21 @@ class GroupListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         """The group stays where it is; its progress came before."""
-        self._groups.pop(str(event.runId), None)
+        self._end(str(event.runId))
+
+    def _end(self, run: str) -> None:
+        followed = self._groups.pop(run, None)
+        if followed is not None:
+            followed.reader.close()
 
     def _commit(self, progress: Any) -> None:
         followed = self._groups.get(str(progress.runId))
         if followed is not None:
-            path, group = followed.path, followed.group
             followed.count(progress)
             for offsets in offsets_of(source.endOffset for source in progress.sources):
-                there = {one: of for one, of in offsets.items() if open_log(path).topic(one)}
-                group.commit(there, register=False)
-            Ledger(open_log(path).store, group.name).note(progress_of(progress))
+                followed.reader.commit(offsets)
+            if followed.ledger is not None:
+                followed.ledger.note(progress_of(progress))
 
 
 def progress_of(report: Any) -> Progress:
@@ -125,8 +136,18 @@ _LISTENERS: WeakKeyDictionary[SparkSession, GroupListener] = WeakKeyDictionary()
 def follow(query: StreamingQuery, *, path: str, group: str) -> Followed:
     """Let the offsets of a group follow a query, beyond the moment when it is stopped.
 
-    The option ``groupId`` alone commits everything but the last micro-batch before a stop.
+    ``path`` is the directory of the log, or the URL of Kafka. The option ``groupId`` alone, which Kafka
+    does not have, commits everything but the last micro-batch before a stop.
     """
+    return _listener().follow(query, path=path, group=group)
+
+
+def follow_as(query: StreamingQuery, reader: Reader, ledger: Ledger) -> Followed:
+    """The same for a reader that is there; what the query reports goes to the ledger as well."""
+    return _listener().follow_as(query, reader, ledger)
+
+
+def _listener() -> GroupListener:
     from pyspark.sql import SparkSession
 
     session = SparkSession.getActiveSession()
@@ -135,7 +156,7 @@ def follow(query: StreamingQuery, *, path: str, group: str) -> Followed:
     if listener is None:
         listener = _LISTENERS[session] = GroupListener()
         session.streams.addListener(listener)
-    return listener.follow(query, path=path, group=group)
+    return listener
 
 
 def is_followed(query: StreamingQuery) -> bool:

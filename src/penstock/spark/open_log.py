@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 
 from penstock.errors import InvalidOption, UnknownTopic
@@ -10,7 +11,7 @@ from penstock.log.names import PartitionKeys
 from penstock.log.reader import PartitionReader
 from penstock.log.topic import TopicFile, TopicState, list_topics
 from penstock.stores import PersistentBackingStore, open_store
-from penstock.system import System
+from penstock.system import Files, System
 
 READERS_MAX = 512
 LOGS_MAX = 8
@@ -59,6 +60,20 @@ class OpenLog:
 def open_log(path: str, tier: str | None = None) -> OpenLog:
     """The log at a path, opened once in each process: Spark uses its workers again and again."""
     return OpenLog(path, tier)
+
+
+def make_folders(path: str, files: Files) -> None:
+    """The folder and those above it, when they are not there."""
+    if path and not files.exists(path):
+        make_folders(os.path.dirname(path), files)
+        files.make_directory(path)
+
+
+def open_state(path: str) -> OpenLog:
+    """The same of a directory without topics, which is made when it is not there."""
+    if "://" not in path:
+        make_folders(path, System().files)
+    return open_log(path)
 
 
 def _existing(path: str, system: System) -> PersistentBackingStore:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from penstock.errors import InvalidOption
 from penstock.log.names import check_name
+from penstock.spark.given_options import log_path
 from penstock.spark.offsets import EARLIEST, LATEST, Offsets, parse_offsets
 
 Where = Literal["both", "batch", "stream"]
@@ -153,7 +154,7 @@ class _Given:
         path = self.text("path")
         if path is None:
             raise _wrong("path", 'names no log: .option("path", "./data") or .load("./data")')
-        return path
+        return log_path(path, "the source")
 
     def topics(self) -> tuple[tuple[str, ...], Mapping[str, tuple[int, ...]] | None]:
         chosen = [name for name in _TOPIC_OPTIONS if self.text(name)]

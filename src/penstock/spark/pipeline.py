@@ -29,11 +29,15 @@ from penstock.messages import marks_of
 from penstock.pressure import DegradationDirective
 from penstock.spark import steps
 from penstock.spark.degrading import check_lag
+from penstock.spark.group_lag import lag_of_group
+from penstock.spark.kafka_options import is_kafka
+from penstock.spark.kafka_topics import path_of, read_topics
 from penstock.spark.ledger import Ledger
-from penstock.spark.open_log import open_log
-from penstock.spark.replaying import replay_letters
+from penstock.spark.open_log import OpenLog, open_log, open_state
+from penstock.spark.replaying import letters_left, replay_letters
 from penstock.spark.resetting import reset_output
 from penstock.spark.steps import Rules
+from penstock.streaming.lag_pressure import GroupLag
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,9 +94,10 @@ class Source:
 class Pipeline:
     """Sources and outputs under one name. Nothing runs before :meth:`run` or :meth:`start`.
 
-    ``log`` is the directory or URL of the log, ``folder`` where tables and checkpoints are. For each
-    source there is one output more: what does not decode, or breaks a rule, goes to the topic
-    ``<topic>.dead-letters``, once.
+    ``log`` is the directory or URL of the log, or ``kafka://host:port``; ``folder`` is where tables and
+    checkpoints are. For each source there is one output more: what does not decode, or breaks a rule,
+    goes to the topic ``<topic>.dead-letters``, once; in Kafka at least once. A pipeline on Kafka keeps its
+    ledger and its locks in the directory ``state``, ``<folder>/state`` if nothing is said.
     """
 
     def __init__(
@@ -103,10 +108,16 @@ class Pipeline:
         folder: str,
         records_max: int | None = None,
         lag_records_max: int | None = None,
+        state: str | None = None,
     ) -> None:
         self.name = check_name("group", name)
-        self.log = log
+        self.log = path_of(log)
+        self.is_on_kafka = is_kafka(log)
         self.folder = folder.rstrip("/")
+        if state is not None and not self.is_on_kafka:
+            raise InvalidOption("state is an option of pipelines on Kafka", option="state")
+        self.state = state or f"{self.folder}/state" if self.is_on_kafka else self.log
+        """Where its ledger and its locks are: the log itself, unless that is Kafka."""
         self.records_max = records_max
         """Records of a micro-batch, of each source; no bound when None."""
         self.lag_records_max = None if lag_records_max is None else check_lag(lag_records_max)
@@ -117,6 +128,7 @@ class Pipeline:
         """What is left out at present; see :meth:`RunningPipeline.degrade`."""
         self._spark: SparkSession | None = None
         self._building: Output | None = None
+        self._reads: dict[str, set[str]] = {}
 
     # Declaring
 
@@ -181,7 +193,7 @@ class Pipeline:
 
             shaped.__name__ = build.__name__
             given = {"path": self.log, "topic": topic, **options}
-            self._output("penstock", given, mode, keys)(shaped)
+            self._output(self._topic_format, given, mode, keys)(shaped)
             return build
 
         return declare
@@ -249,6 +261,10 @@ class Pipeline:
         Those that were replayed before are not replayed again; one that fails again is a new letter.
         """
         letters = self.dead_letters_of(topic)
+        if self.is_on_kafka:
+            from penstock.spark.kafka_letters import replay_kafka_letters
+
+            return replay_kafka_letters(self.log, letters, topic, self.replay_group, limit)
         return replay_letters(open_log(self.log), letters, topic, self.replay_group, limit)
 
     def all_outputs(self) -> list[Output]:
@@ -259,6 +275,7 @@ class Pipeline:
     def build(self, output: Output, spark: SparkSession) -> DataFrame:
         """The frame of an output, with the settings of this moment."""
         self._spark, self._building = spark, output
+        self._reads[output.name] = set()
         try:
             return output.build()
         finally:
@@ -283,12 +300,42 @@ class Pipeline:
 
     def ledger_of(self, output: Output) -> Ledger:
         """What its micro-batches read; a checkpoint can be rebuilt from it."""
-        return Ledger(open_log(self.log).store, self.group_of(output))
+        return Ledger(self.open_state().store, self.group_of(output))
+
+    def open_state(self) -> OpenLog:
+        """The log that has its ledger and its locks; made when the pipeline is on Kafka."""
+        return open_state(self.state) if self.is_on_kafka else open_log(self.log)
+
+    def topics_of(self, output: Output) -> set[str]:
+        """The topics that an output reads, as far as they were named when it was built last."""
+        return self._reads.get(output.name, set())
+
+    def lag_of(self, output: Output) -> GroupLag:
+        """How far an output is behind, over all topics of the sources. Spark is not needed for it."""
+        topics = sorted({source.topic for source in self.sources})
+        if self.is_on_kafka:
+            from penstock.spark.kafka_cluster import cluster_at
+
+            return cluster_at(self.log).lag(self.group_of(output), topics)
+        return lag_of_group(open_log(self.log), self.group_of(output), topics)
+
+    def letters_of(self, topic: str) -> tuple[int, int]:
+        """How many bad records a topic has, and how many of them were not replayed."""
+        letters = self.dead_letters_of(topic)
+        if self.is_on_kafka:
+            from penstock.spark.kafka_cluster import cluster_at
+
+            return cluster_at(self.log).letters_left(letters, self.replay_group)
+        return letters_left(open_log(self.log), letters, self.replay_group)
+
+    @property
+    def _topic_format(self) -> str:
+        return "kafka" if self.is_on_kafka else "penstock"
 
     def _dead_letters(self, source: Source) -> Output:
         name = self.dead_letters_of(source.topic)
         options = {"path": self.log, "topic": name}
-        return Output(name, source.rejected, "penstock", options, "append")
+        return Output(name, source.rejected, self._topic_format, options, "append")
 
     def _read(self, topic: str, given: Mapping[str, str]) -> DataFrame:
         if self._spark is None or self._building is None:
@@ -296,11 +343,11 @@ class Pipeline:
                 f"{topic!r} is read when the pipeline runs: use the source inside of a function that "
                 "@pipeline.table or @pipeline.topic declares"
             )
-        options: dict[str, Any] = {
-            "path": self.log, "subscribe": topic, "startingOffsets": "earliest",
-            "groupId": self.group_of(self._building), **given,
-        }  # fmt: skip
+        options: dict[str, Any] = {"startingOffsets": "earliest", **given}
+        if not self.is_on_kafka:
+            options.setdefault("groupId", self.group_of(self._building))
+        self._reads[self._building.name].update(topic.split(","))
         if self.records_max is not None:
             times = BATCH_MORE if self.directive.batch_more else 1
             options.setdefault("maxOffsetsPerTrigger", str(self.records_max * times))
-        return self._spark.readStream.format("penstock").options(**options).load()
+        return read_topics(self._spark, self.log, subscribe=topic, **options)

@@ -78,7 +78,7 @@ def _replay(
             chosen = records if limit is None else records[: limit - done]
             if not chosen:
                 return done
-            staged = transactions.stage(group, {topic: _again(chosen)})
+            staged = transactions.stage(group, {topic: again(chosen)})
             moved = GroupOffsets(group, {(letters, number): chosen[-1].offset + 1})
             transactions.commit(lease, staged=[staged], offsets=[moved])
             done += len(chosen)
@@ -107,7 +107,8 @@ def _start(log: OpenLog, topic: str, group: str, number: int) -> int:
     return earliest if found is None else max(found.offset, earliest)
 
 
-def _again(records: Sequence[Record]) -> Columns:
+def again(records: Sequence[Record]) -> Columns:
+    """The letters as records to publish, each with how often that was done."""
     return Columns(
         values=[one.value for one in records],
         keys=[one.key for one in records],

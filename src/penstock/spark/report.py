@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.spark.group_lag import lag_of_group
-from penstock.spark.open_log import open_log
-from penstock.spark.replaying import letters_left
 from penstock.spark.service import PipelineService
 
 if TYPE_CHECKING:
@@ -55,14 +52,14 @@ def report_of(pipeline: Pipeline) -> PipelineReport:
     return PipelineReport(
         name=pipeline.name,
         running=PipelineService(pipeline).is_running(),
-        outputs=tuple(_output(pipeline, one, topics) for one in pipeline.all_outputs()),
+        outputs=tuple(_output(pipeline, one) for one in pipeline.all_outputs()),
         dead_letters=tuple(_letters(pipeline, topic) for topic in topics),
     )
 
 
-def _output(pipeline: Pipeline, output: Output, topics: list[str]) -> OutputReport:
+def _output(pipeline: Pipeline, output: Output) -> OutputReport:
     progress = pipeline.ledger_of(output).progress()
-    lag = lag_of_group(open_log(pipeline.log), pipeline.group_of(output), topics)
+    lag = pipeline.lag_of(output)
     return OutputReport(
         name=output.name,
         group=pipeline.group_of(output),
@@ -74,6 +71,6 @@ def _output(pipeline: Pipeline, output: Output, topics: list[str]) -> OutputRepo
 
 
 def _letters(pipeline: Pipeline, topic: str) -> DeadLetterReport:
+    there, left = pipeline.letters_of(topic)
     letters = pipeline.dead_letters_of(topic)
-    there, left = letters_left(open_log(pipeline.log), letters, pipeline.replay_group)
     return DeadLetterReport(topic=letters, records=there, not_replayed=left)

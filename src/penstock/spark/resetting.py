@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import DeadlineExceeded, SubscriberBusy, UsageError
 from penstock.log.transactions import Transactions
-from penstock.spark.open_log import OpenLog, open_log
+from penstock.spark.open_log import OpenLog
 from penstock.spark.updating import update_producer
 from penstock.system import Files, OsFiles
 
@@ -29,7 +29,7 @@ def reset_output(pipeline: Pipeline, output: Output, *, yes: bool) -> list[str]:
         raise UsageError(
             f"this removes {', '.join(steps)} of output {output.name!r}: say so with yes=True"
         )
-    log = open_log(pipeline.log)
+    log = pipeline.open_state()
     _check_stopped(pipeline, output, log)
     query_id = _query_of(pipeline, output)
     _remove_rows(output)
@@ -42,7 +42,8 @@ def reset_output(pipeline: Pipeline, output: Output, *, yes: bool) -> list[str]:
 
 def _steps(output: Output) -> list[str]:
     kept = ["the checkpoint", "the ledger"]
-    return [*kept, "the producer"] if output.format == "penstock" else [*kept, "all rows"]
+    last = {"penstock": ["the producer"], "kafka": []}
+    return [*kept, *last.get(output.format, ["all rows"])]
 
 
 def _check_stopped(pipeline: Pipeline, output: Output, log: OpenLog) -> None:

@@ -11,10 +11,10 @@ from penstock.errors import DeadlineExceeded, HandlerFailed
 from penstock.pressure import DegradationDirective
 from penstock.spark.checkpoint import ready_checkpoint
 from penstock.spark.degrading import LagLevels
-from penstock.spark.kafka_group import KafkaGroup
 from penstock.spark.kafka_topics import write_topics
-from penstock.spark.listener import Followed, follow, is_followed
+from penstock.spark.listener import Followed, follow_as, is_followed
 from penstock.spark.pipeline import Output, Pipeline
+from penstock.spark.reader import Reader, reader_of
 from penstock.spark.session import make_active
 from penstock.spark.sink_number import sink_number
 from penstock.spark.updating import check_update, update_writer
@@ -218,12 +218,27 @@ class RunningPipeline:
             writer = writer.trigger(availableNow=True)
         elif self._every:
             writer = writer.trigger(processingTime=self._every)
-        query = writer.start()
-        group = pipeline.group_of(output)
-        self._followed[output.name] = follow(query, path=pipeline.log, group=group)
+        reader = self._reader(output)
+        try:
+            query = writer.start()
+        except BaseException:
+            reader.close()
+            raise
+        self._followed[output.name] = follow_as(query, reader, pipeline.ledger_of(output))
         return query
 
+    def _reader(self, output: Output) -> Reader:
+        """The group of an output, claimed."""
+        pipeline = self._pipeline
+        reader = reader_of(pipeline.log, pipeline.group_of(output))
+        reader.claim(pipeline.open_state(), pipeline.topics_of(output))
+        return reader
+
     def _target(self, frame: DataFrame, output: Output) -> DataStreamWriter:
+        if output.format == "kafka":
+            options = {name: text for name, text in output.options.items() if name != "path"}
+            written: DataStreamWriter = write_topics(frame, self._pipeline.log, **options)
+            return written
         if output.mode != "update":
             return frame.writeStream.format(output.format).options(**output.options)
         check_update(frame, output.keys)

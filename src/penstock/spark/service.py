@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.errors import DeadlineExceeded, SubscriberBusy
-from penstock.spark.open_log import open_log
 
 if TYPE_CHECKING:
     from penstock.spark.pipeline import Pipeline
@@ -25,7 +24,7 @@ class PipelineService:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._name = pipeline.name
-        self._log = open_log(pipeline.log)
+        self._log = pipeline.open_state()
         self._lock = f"pipelines/{pipeline.name}/running"
         self._marker = f"pipelines/{pipeline.name}/stop"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import InvalidOption
 from penstock.log.names import check_name
-from penstock.spark.given_options import lowered, transaction_in, whole_number
+from penstock.spark.given_options import log_path, lowered, transaction_in, whole_number
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -49,7 +49,7 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
     application, version = transaction_in(found)
     topic = found.get("topic")
     return SinkOptions(
-        path=found["path"],
+        path=log_path(found["path"], "the sink"),
         topic=None if topic is None else check_name("topic", topic),
         partitions=whole_number("partitions", found.get("partitions", "1"), 1),
         application=None if application is None else check_name("producer", application),

@@ -25,6 +25,7 @@ from penstock.errors import (
     DeadlineExceeded,
     InvalidOption,
     NotSupported,
+    PenstockError,
     SubscriberBusy,
     UnknownTopic,
 )
@@ -151,6 +152,17 @@ class KafkaAdmin:
             if place.error is None and is_committed(place)
         }
 
+    async def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Set how far a group without members is; SubscriberBusy when it has some."""
+        places = [TopicPartition(topic, number, at) for (topic, number), at in offsets.items()]
+        asked = self._client.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, places)], request_timeout=self._seconds
+        )
+        try:
+            await self._answer(asked[group], f"commit for {group!r}", group=group)
+        except BrokerFailed as refused:
+            raise _busy(refused, group) from refused
+
     async def lag(self, topic: str, group: str) -> Sequence[PartitionLag]:
         """What a group has not committed; one that never did has everything before it."""
         count = await self.count(topic)
@@ -201,11 +213,7 @@ class KafkaAdmin:
         try:
             await self._answer(asked[group], f"forget {group!r}", absent=NO_SUCH_GROUP)
         except BrokerFailed as refused:
-            if refused.code in {"NON_EMPTY_GROUP", "UNKNOWN_MEMBER_ID"}:
-                raise SubscriberBusy(
-                    f"group {group!r} has members: close them first", group=group, topic=topic
-                ) from refused
-            raise
+            raise _busy(refused, group) from refused
 
     async def _mark_forgotten(self, group: str, topic: str, count: int) -> dict[str, Future[Any]]:
         """The client can delete only whole groups. Of several topics, one is marked instead."""
@@ -239,6 +247,13 @@ class KafkaAdmin:
             raise self._settings.error(error, what, self._seconds, **fields) from error
         except TimeoutError:
             raise self._settings.unreachable(what, self._seconds) from None
+
+
+def _busy(refused: BrokerFailed, group: str) -> PenstockError:
+    """What it means that a group has members; any other refusal is what it is."""
+    if refused.code in {"NON_EMPTY_GROUP", "UNKNOWN_MEMBER_ID"}:
+        return SubscriberBusy(f"group {group!r} has members: close them first", group=group)
+    return refused
 
 
 class _Lookup:
