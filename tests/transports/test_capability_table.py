@@ -24,9 +24,9 @@ URLS = {
     "nats": ["nats://localhost", "nats://localhost?synced=true"],
 }
 """Scheme → URLs that between them show all that it can do; without an entry it is scheme://localhost."""
-ASKED = {"redis": {"durable"}}
+ASKED = {"pulsar": {"idempotence"}, "redis": {"durable"}}
 """What a transport learns from the server when it is opened."""
-SAME = {"rediss"}
+SAME = {"pulsar+ssl", "rediss"}
 """Other names of a transport that is there already."""
 
 

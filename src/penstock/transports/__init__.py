@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.transports.embedded import EmbeddedTransport
     from penstock.transports.kafka import KafkaTransport
     from penstock.transports.nats import NatsTransport
+    from penstock.transports.pulsar import PulsarTransport
     from penstock.transports.redis import RedisTransport
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "OnRevoke",
     "PartitionLag",
     "Produced",
+    "PulsarTransport",
     "RedisTransport",
     "StartPosition",
     "StreamBatch",
@@ -47,6 +49,7 @@ _SCHEMES = {
     "EmbeddedTransport": "log",
     "KafkaTransport": "kafka",
     "NatsTransport": "nats",
+    "PulsarTransport": "pulsar",
     "RedisTransport": "redis",
 }
 

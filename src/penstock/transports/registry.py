@@ -19,6 +19,8 @@ EMBEDDED = "penstock.transports.embedded:EmbeddedTransport"
 BROKERS = {
     "kafka": ("penstock.transports.kafka:KafkaTransport", "kafka"),
     "nats": ("penstock.transports.nats:NatsTransport", "nats"),
+    "pulsar": ("penstock.transports.pulsar:PulsarTransport", "pulsar"),
+    "pulsar+ssl": ("penstock.transports.pulsar:PulsarTransport", "pulsar"),
     "redis": ("penstock.transports.redis:RedisTransport", "redis"),
     "rediss": ("penstock.transports.redis:RedisTransport", "redis"),
 }

@@ -1,0 +1,416 @@
+"""Pulsar as a transport: ``pulsar://host:6650/tenant/namespace``; needs ``penstock[pulsar]``.
+
+A partition of a topic is a partition of a Pulsar topic, and an offset is the index that the broker gives
+a message, so offsets are dense; see :mod:`penstock.transports.pulsar_index` for what the brokers need to be
+told. Pulsar shares no partitions between the members of a group in a way that fences one that was away:
+the groups, their leases and their offsets are in a log beside the topic; see
+:mod:`penstock.transports.pulsar_keys`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Self
+from urllib.parse import quote
+
+from penstock.errors import DeadlineExceeded, InvalidName, InvalidOption, UnknownTopic
+from penstock.log.deadlines import check_seconds
+from penstock.log.group_coordinator import LEASE_SECONDS
+from penstock.log.lag import PartitionLag
+from penstock.log.names import check_name
+from penstock.log.routing import partitions_of
+from penstock.log.topic import PARTITIONS_MAX
+from penstock.transports.assignment import Handled, OnRevoke
+from penstock.transports.base import CLOSE_TIMEOUT_SECONDS, PRODUCE_TIMEOUT_SECONDS, Transport
+from penstock.transports.capabilities import Capabilities
+from penstock.transports.embedded_consumer import EmbeddedConsumer
+from penstock.transports.kv_consumer import KV_GROUP_OPTIONS, KvConsumer
+from penstock.transports.kv_groups import (
+    KvCoordinator,
+    committed_offset,
+    forget_group,
+    groups_of,
+)
+from penstock.transports.options import check_options
+from penstock.transports.pulsar_client import PulsarConnection
+from penstock.transports.pulsar_http import decoded
+from penstock.transports.pulsar_index import PulsarIndex
+from penstock.transports.pulsar_keys import SUFFIX, PulsarKeys, TopicKeys, make_keeper
+from penstock.transports.pulsar_producer import PulsarProducers
+from penstock.transports.pulsar_reader import PulsarSource
+from penstock.transports.pulsar_records import Rows, message_in
+from penstock.transports.pulsar_settings import NAME, settings_from
+from penstock.transports.reading import BufferedReading
+from penstock.transports.records import Produced, StartPosition
+from penstock.transports.statistics import ConnectionStatistics
+
+CAPABILITIES = Capabilities(
+    durable=True,
+    shared=True,
+    create_topics=True,
+    delete_topics=True,
+    keyed_routing=True,
+    groups=True,
+    rebalance=True,
+    replay=True,
+    seek=True,
+    seek_time=True,
+    pause=True,
+    headers=True,
+    timestamps=True,
+    lag=True,
+    lag_time=True,
+    list_groups=True,
+)
+"""What it can do on every broker; idempotence depends on the namespace."""
+TOPIC_OPTIONS = frozenset({"keep"})
+PATIENCE_SECONDS = 5.0
+PARTITION = "-partition-"
+
+
+class PulsarTransport(Transport):
+    """Topics in a namespace of a Pulsar cluster.
+
+    ``produce`` returns when the bookies have acknowledged all; they sync their journal before that
+    unless somebody turned it off. In a namespace with deduplication what is sent again after a
+    lost connection is kept once, and the capability ``idempotence`` is there; without, it may be
+    there twice.
+    """
+
+    name = NAME
+
+    def __init__(self, url: str = "pulsar://127.0.0.1:6650", **options: Any) -> None:
+        self._settings = settings_from(url, options)
+        self._connection = PulsarConnection(self._settings)
+        self._keys = PulsarKeys(self._connection)
+        self._producers = PulsarProducers(self._connection, self._settings.system)
+        self._names: dict[str, Sequence[str]] = {}
+        """Topic → the broker's names of its partitions, where they are known."""
+        self._consumers: set[EmbeddedConsumer] = set()
+        self._turns: dict[str, int] = {}
+        self._producing: set[asyncio.Future[Any]] = set()
+        self._opening = asyncio.Lock()
+        self._closing = False
+        self._produced = self._consumed = 0
+        same = self._settings.partitioner == "fnv1a"
+        self.capabilities = replace(CAPABILITIES, keyed_routing=same)
+
+    def __repr__(self) -> str:
+        return f"PulsarTransport({self._settings!r})"
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """``pulsar://host:6650/tenant/namespace?admin_url=http://host:8080``; see ``PulsarSettings``."""
+        return cls(url, **options)
+
+    # Life
+
+    async def open(self) -> None:
+        """Find the brokers; Unreachable when none answers within ``connect_seconds``."""
+        if self._closing:
+            self._connection.check_open()
+        async with self._opening:
+            await self._connection.open()
+        self.capabilities = replace(
+            self.capabilities, idempotence=self._connection.is_deduplicating
+        )
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> None:
+        """Wait for what is being produced, leave the groups, let go. Idempotent."""
+        check_seconds(timeout)
+        self._closing = True
+        try:
+            async with asyncio.timeout(timeout):
+                if self._producing:
+                    await asyncio.wait(self._producing)
+                await asyncio.gather(*(one.close() for one in list(self._consumers)))
+        except TimeoutError as late:
+            if isinstance(late, DeadlineExceeded):
+                raise
+            raise DeadlineExceeded(
+                f"Pulsar at {self._settings.service_url} did not let go within {timeout:g} s: what was "
+                "being produced may have been stored, and members that could not leave are given up "
+                "after their lease",
+                seconds=timeout,
+            ) from None
+        finally:
+            await self._keys.close()
+            await self._producers.close()
+            await self._connection.close()
+
+    def statistics(self) -> ConnectionStatistics:
+        """The connection and what went over it."""
+        connection = self._connection
+        return ConnectionStatistics(
+            transport=NAME,
+            connected=connection.is_connected and not self._closing,
+            reconnects=connection.reconnects,
+            errors=connection.errors,
+            last_error=connection.last_error,
+            records_produced=self._produced,
+            records_consumed=self._consumed,
+        )
+
+    def _check_open(self) -> None:
+        # Whoever closes it waits for what is on its way; nothing new is taken meanwhile.
+        if self._closing:
+            raise self._connection.closed()
+        self._connection.check_open()
+
+    # Producing
+
+    async def produce(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Mapping[str, bytes] | None] | None = None,
+        timestamps: Sequence[int] | None = None,
+        timeout: float = PRODUCE_TIMEOUT_SECONDS,
+    ) -> Produced:
+        """Send a batch; makes the topic when it is not there, unless ``auto_create`` is off.
+
+        Unreachable when the broker does not acknowledge in time: some of it may be stored, and more
+        of it may be when the broker is back.
+        """
+        self._check_open()
+        check_name("topic", topic)
+        check_seconds(timeout)
+        rows = Rows(values, keys, headers, timestamps)
+        rows.check()
+        sending = asyncio.ensure_future(self._produce(topic, rows))
+        self._producing.add(sending)
+        sending.add_done_callback(self._producing.discard)
+        try:
+            async with asyncio.timeout(timeout):
+                done = await sending
+        except TimeoutError:
+            raise self._connection.unreachable(
+                f"send {len(values)} records to {topic!r}; some of them may be stored", timeout
+            ) from None
+        self._produced += done.count
+        return done
+
+    async def _produce(self, topic: str, rows: Rows) -> Produced:
+        names = await self._names_for(topic)
+        if not rows.values:
+            return Produced(topic, 0, {}, durable=True)
+        places = self._routed(topic, len(names), rows)
+        try:
+            sent = await asyncio.gather(
+                *(self._producers.of(names[one]).send(rows, mine) for one, mine in places.items())
+            )
+        except UnknownTopic:
+            self._names.pop(topic, None)
+            raise
+        return Produced(topic, len(rows.values), dict(zip(places, sent, strict=True)), durable=True)
+
+    def _routed(self, topic: str, count: int, rows: Rows) -> dict[int, list[int]]:
+        """Partition → the places of its rows."""
+        if count == 1:
+            return {0: list(range(len(rows.values)))}
+        keys = rows.keys or [None] * len(rows.values)
+        chosen, turn = partitions_of(keys, count, self._turns.get(topic, 0))
+        self._turns[topic] = turn
+        numbers = chosen.tolist()
+        if self._settings.partitioner == "native":
+            numbers = [
+                number if key is None else native_hash(key) % count
+                for number, key in zip(numbers, keys, strict=True)
+            ]
+        places: dict[int, list[int]] = {}
+        for place, number in enumerate(numbers):
+            places.setdefault(number, []).append(place)
+        return places
+
+    async def _names_for(self, topic: str) -> Sequence[str]:
+        """For the producer, which makes topics."""
+        names = self._names.get(topic)
+        if names is not None:
+            return names
+        try:
+            return await self._look(topic)
+        except UnknownTopic:
+            if not self._settings.auto_create:
+                raise
+        await self.create_topic(topic)
+        return await self._look(topic)
+
+    # Consuming
+
+    def subscribe(
+        self,
+        topic: str,
+        group: str,
+        *,
+        start: StartPosition = "earliest",
+        requires: Iterable[str] = (),
+        on_revoke: OnRevoke | None = None,
+        handled: Handled | None = None,
+        lease_seconds: float = LEASE_SECONDS,
+        **options: Any,
+    ) -> KvConsumer:
+        """A member of a group; options as on the embedded transport.
+
+        ``assignor``, ``lease_seconds`` (10), ``release_seconds`` (5), ``member``. Times mean when
+        the broker stored a record.
+        """
+        self._check_open()
+        check_name("topic", topic)
+        check_name("group", group)
+        check_options("a subscription of the Pulsar transport", options, KV_GROUP_OPTIONS)
+        self.require(requires, start)
+        source = PulsarSource(
+            self._connection, topic, partial(self._look, topic), self._note_consumed
+        )
+        coordinator = KvCoordinator(
+            TopicKeys(self._keys, topic),
+            topic,
+            group,
+            system=self._settings.system,
+            lease_seconds=lease_seconds,
+            # Longer than its calls, whose errors tell more.
+            timeout=self._settings.timeout + PATIENCE_SECONDS,
+        )
+        reading = BufferedReading(source, topic, group, start)
+        return KvConsumer(reading, coordinator, on_revoke, self._consumers, **options)
+
+    def _note_consumed(self, records: int) -> None:
+        self._consumed += records
+
+    # Topics and groups
+
+    async def create_topic(
+        self, topic: str, *, partitions: int | None = None, **options: Any
+    ) -> None:
+        """Make a topic when it is not there; one that is there stays as it is.
+
+        ``keep=False``: the broker may remove what all of Pulsar's own subscriptions have consumed, as
+        the policies of the namespace say; Penstock's groups are none of them.
+        """
+        self._check_open()
+        check_name("topic", topic)
+        check_options("a topic of the Pulsar transport", options, TOPIC_OPTIONS)
+        if PARTITION in topic:
+            raise InvalidName(
+                f"{topic!r} is what Pulsar calls a partition: leave out {PARTITION!r}"
+            )
+        count = self._settings.partitions if partitions is None else partitions
+        if not 1 <= count <= PARTITIONS_MAX:
+            raise InvalidOption(
+                f"partitions is {count}: use 1 to {PARTITIONS_MAX}", option="partitions"
+            )
+        path = self._settings.path(topic)
+        call = self._connection.http.call
+        answer = await call("PUT", f"{path}/partitions", count, may=(409,))
+        if answer.status != 409 and options.get("keep", self._settings.keep):
+            await make_keeper(self._connection, topic)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Remove a topic and the offsets of its groups; SubscriberBusy, if it is read.
+
+        A producer that goes on makes it anew, unless ``auto_create`` is off.
+        """
+        for group in await self.groups(topic):
+            await self.forget(topic, group)
+        names = await self._look(topic)
+        self._names.pop(topic, None)
+        self._producers.forget(names)
+        await self._keys.forget(topic)
+        path = self._settings.path(topic)
+        for one in (path if names == [topic] else f"{path}/partitions", path + quote(SUFFIX)):
+            await self._connection.http.call("DELETE", f"{one}?force=true", may=(404,))
+
+    async def topics(self) -> Sequence[str]:
+        """The names of all topics of the namespace, also of those that others made."""
+        self._check_open()
+        settings = self._settings
+        place = f"/admin/v2/persistent/{settings.tenant}/{settings.namespace}"
+        answers = [
+            await self._connection.http.call("GET", place + end) for end in ("/partitioned", "")
+        ]
+        found = {str(name).rpartition("/")[2] for one in answers for name in decoded(one)}
+        return sorted(
+            name
+            for name in found
+            if not name.startswith("__") and not name.endswith(SUFFIX) and PARTITION not in name
+        )
+
+    async def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; UnknownTopic when it is not there."""
+        self._check_open()
+        return len(await self._look(topic))
+
+    async def _look(self, topic: str) -> Sequence[str]:
+        """The broker's names of the partitions of a topic, as it is now."""
+        check_name("topic", topic)
+        self._names.pop(topic, None)
+        path = f"{self._settings.path(topic)}/partitions"
+        answer = await self._connection.http.call("GET", path, may=(404,))
+        if answer.status == 404:
+            raise UnknownTopic(
+                f"there is no topic {topic!r} in {self._settings!r}: create_topic() makes it",
+                topic=topic,
+            )
+        count = int(decoded(answer)["partitions"])
+        # One without partitions is made by others.
+        names = [f"{topic}{PARTITION}{one}" for one in range(count)] or [topic]
+        self._names[topic] = names
+        return names
+
+    async def lag(self, topic: str, group: str) -> Sequence[PartitionLag]:
+        """What a group has not committed; one that never subscribed has all that is kept before it."""
+        self._check_open()
+        check_name("group", group)
+        names = await self._look(topic)
+        return await asyncio.gather(
+            *(self._lag(topic, group, number, name) for number, name in enumerate(names))
+        )
+
+    async def _lag(self, topic: str, group: str, partition: int, name: str) -> PartitionLag:
+        committed = await committed_offset(TopicKeys(self._keys, topic), topic, group, partition)
+        index = PulsarIndex(self._settings, self._connection.http, name)
+        first, end = await index.bounds()
+        at = first if committed is None else max(first, committed)
+        age = 0
+        if at < end:
+            age = max(0, self._settings.system.clock.time_ms() - await _time_of(index, at))
+        return PartitionLag(partition, at, end, age)
+
+    async def forget(self, topic: str, group: str) -> None:
+        """Remove the offsets of a group without a live member; SubscriberBusy when it has one."""
+        self._check_open()
+        check_name("group", group)
+        await self._look(topic)
+        await forget_group(TopicKeys(self._keys, topic), topic, group)
+
+    async def groups(self, topic: str) -> Sequence[str]:
+        """The groups that have read a topic; UnknownTopic when it is not there."""
+        self._check_open()
+        await self._look(topic)
+        return await groups_of(TopicKeys(self._keys, topic), topic)
+
+
+async def _time_of(index: PulsarIndex, offset: int) -> int:
+    """The time of the first record from an offset on."""
+    start = await index.locate(offset)
+    assert start.position is not None, "there is one"
+    facts = await index.peek(start.position, body=True)
+    place = max(0, offset - facts.first)
+    if facts.batched:
+        message = message_in(facts.body, facts.end - facts.first, place)
+        return int(message.event_timestamp()) or facts.published_ms
+    return facts.event_ms or facts.published_ms
+
+
+def native_hash(key: bytes) -> int:
+    """What Pulsar's clients in Java do by default with a key that is text."""
+    value = 0
+    units = key.decode(errors="replace").encode("utf-16-le")
+    for place in range(0, len(units), 2):
+        value = (31 * value + int.from_bytes(units[place : place + 2], "little")) & 0xFFFFFFFF
+    return value & 0x7FFFFFFF

@@ -1,0 +1,247 @@
+"""Producing to Pulsar: a producer for each partition, and the offsets of what it sent.
+
+What is on its way when the connection is lost is sent again by the client, in order and under the same
+numbers: a namespace that removes duplicates keeps it once. Then the broker does not say where it is;
+that is looked up by the number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from penstock.errors import BrokerFailed, RecordTooLarge
+from penstock.system import System
+from penstock.transports.kafka_thread import CallThread, tell_loop
+from penstock.transports.pulsar_client import PENDING_RECORDS, Ok, PulsarConnection
+from penstock.transports.pulsar_index import EntryFacts, Position, PulsarIndex
+from penstock.transports.pulsar_records import Rows
+from penstock.transports.pulsar_settings import NAME
+
+INLINE_RECORDS = 20
+"""So few are sent on the event loop: a thread would take longer."""
+CHUNK_RECORDS = 5_000
+
+
+class Acknowledgements:
+    """Waits until all messages of a chunk were acknowledged or failed."""
+
+    def __init__(self, count: int, first: int) -> None:
+        self._count = count
+        self.first = first
+        """What the producer numbered the first of them with."""
+        self._loop = asyncio.get_running_loop()
+        self.all: asyncio.Future[None] = self._loop.create_future()
+        self.got: list[tuple[Any, Any]] = []
+
+    def __call__(self, result: Any, message_id: Any) -> None:
+        """In a thread of the client."""
+        self.got.append((result, message_id))
+        if len(self.got) == self._count:
+            tell_loop(self._loop, self._settle)
+
+    def _settle(self) -> None:
+        if not self.all.done():
+            self.all.set_result(None)
+
+    def failure(self) -> Any:
+        """The first error; None: all of them are stored."""
+        return next((result for result, _ in self.got if result != Ok), None)
+
+    def runs(self) -> list[tuple[Position, int, int]]:
+        """Of each entry: where it is, the place of our first message in it, and how many there are."""
+        found: list[tuple[Position, int, int]] = []
+        for _, one in self.got:
+            position = Position(one.ledger_id(), one.entry_id())
+            if found and found[-1][0] == position:
+                found[-1] = (position, found[-1][1], found[-1][2] + 1)
+            else:
+                found.append((position, max(0, one.batch_index()), 1))
+        return found
+
+
+class PartitionProducer:
+    """Sends to one partition, in the order of the calls."""
+
+    def __init__(
+        self, connection: PulsarConnection, index: PulsarIndex, topic: str, thread: CallThread
+    ) -> None:
+        self._connection = connection
+        self._index = index
+        self._topic = topic
+        self._thread = thread
+        self._turn = asyncio.Lock()
+        self._room = asyncio.Event()
+        self._pending = 0
+        self._native: Any = None
+        self._sent = 0
+        """By this client's producer so far: the number of its next message."""
+        self._name = ""
+        self._since: Position | None = None
+        """The last entry before those of ours."""
+        self._tail: tuple[Position, int] | None = None
+        """An entry of ours, and the offset behind it."""
+
+    async def send(self, rows: Rows, places: Sequence[int]) -> tuple[int, int]:
+        """The rows at these places, in order; the first offset and the one after the last."""
+        waiting: list[Acknowledgements] = []
+        for start in range(0, len(places), CHUNK_RECORDS):
+            chunk = places[start : start + CHUNK_RECORDS]
+            async with self._turn:
+                await self._wait_for_room(len(chunk))
+                waiting.append(await self._send(rows, chunk))
+        ranges = []
+        for one in waiting:
+            await asyncio.shield(one.all)
+            self._check(one, rows, places)
+            ranges.append(await self._range(one))
+        return ranges[0][0], ranges[-1][1]
+
+    async def _wait_for_room(self, count: int) -> None:
+        while self._pending + count > PENDING_RECORDS:
+            self._room.clear()
+            await self._room.wait()
+
+    async def _send(self, rows: Rows, chunk: Sequence[int]) -> Acknowledgements:
+        if self._native is None:
+            await self._open()
+        acks = Acknowledgements(len(chunk), self._sent)
+        self._sent += len(chunk)
+        self._pending += len(chunk)
+        acks.all.add_done_callback(lambda _: self._arrived(len(chunk)))
+        if len(chunk) <= INLINE_RECORDS:
+            _send_all(self._native.send_async, rows, chunk, acks)
+        else:
+            # What is begun is finished, in order, also when whoever wanted it is cancelled.
+            await asyncio.shield(
+                self._thread.call(_send_all, self._native.send_async, rows, chunk, acks)
+            )
+        return acks
+
+    async def _open(self) -> None:
+        self._since, self._tail = await self._index.last(), None
+        native = await self._connection.producer(self._topic)
+        self._sent = native.last_sequence_id() + 1
+        self._name = native.producer_name()
+        self._native = native
+
+    def _arrived(self, count: int) -> None:
+        self._pending -= count
+        self._room.set()
+
+    def _check(self, acks: Acknowledgements, rows: Rows, places: Sequence[int]) -> None:
+        failure = acks.failure()
+        if failure is None:
+            return
+        error = self._connection.error(failure, f"send to {self._topic!r}", topic=self._topic)
+        if isinstance(error, RecordTooLarge):
+            size = max(len(rows.values[place] or b"") for place in places)
+            raise RecordTooLarge(
+                f"a record of {size} bytes for {self._topic!r} is larger than this broker takes: make "
+                "it smaller, or raise maxMessageSize of the broker",
+                topic=self._topic,
+                size=size,
+            )
+        # The client gives up what is behind it too: the next one begins anew.
+        self.close()
+        raise error
+
+    # Where it is
+
+    async def _range(self, acks: Acknowledgements) -> tuple[int, int]:
+        runs = acks.runs()
+        if any(position.ledger < 0 for position, _, _ in runs):
+            return await self._found(acks.first, len(acks.got))
+        position, place, count = runs[0]
+        first = await self._first(position, place)
+        end = first + count
+        for later, _, more in runs[1:]:
+            if later != Position(position.ledger, position.entry + 1):
+                # Somebody else's entries are between ours.
+                facts = await self._index.peek(runs[-1][0])
+                end = facts.first + runs[-1][1] + runs[-1][2]
+                break
+            position, end = later, end + more
+        self._tail = (runs[-1][0], end)
+        return first, end
+
+    async def _first(self, position: Position, place: int) -> int:
+        if self._tail is not None and place == 0:
+            (ledger, entry), end = self._tail
+            if position == Position(ledger, entry + 1):
+                return end
+        return (await self._index.peek(position)).first + place
+
+    async def _found(self, sequence: int, count: int) -> tuple[int, int]:
+        """The offsets of messages that the broker had already, by their numbers."""
+        first: int | None = None
+        async for facts in self._entries():
+            mine = sequence <= facts.sequence + (facts.end - facts.first) - 1
+            if facts.producer != self._name or not mine:
+                continue
+            if first is None:
+                first = facts.first + max(0, sequence - facts.sequence)
+            last = sequence + count - 1 - facts.sequence
+            if last < facts.end - facts.first:
+                self._tail = None
+                return first, facts.first + last + 1
+        raise BrokerFailed(
+            f"{count} records for {self._topic!r} are stored, but nobody knows where",
+            transport=NAME,
+        )
+
+    async def _entries(self) -> AsyncIterator[EntryFacts]:
+        """The entries behind the last one that is known to be ours."""
+        ledgers = await self._index.ledgers()
+        since = self._since if self._tail is None else self._tail[0]
+        for number in range(ledgers.count):
+            position = ledgers.at(number)
+            if since is None or position > since:
+                yield await self._index.peek(position)
+
+    def close(self) -> None:
+        """Let go of the client's producer."""
+        native, self._native = self._native, None
+        if native is not None:
+            self._connection.drop(native)
+
+
+def _send_all(send: Any, rows: Rows, places: Sequence[int], acks: Acknowledgements) -> None:
+    for place in places:
+        send(rows.message(place), acks)
+
+
+class PulsarProducers:
+    """The producers of one transport."""
+
+    def __init__(self, connection: PulsarConnection, system: System) -> None:
+        self._connection = connection
+        self._system = system
+        self._thread: CallThread | None = None
+        self._all: dict[str, PartitionProducer] = {}
+
+    def of(self, topic: str) -> PartitionProducer:
+        """The producer to a partition, by the broker's name of it."""
+        found = self._all.get(topic)
+        if found is None:
+            if self._thread is None:
+                self._thread = CallThread(self._system, "penstock-pulsar")
+            index = PulsarIndex(self._connection.settings, self._connection.http, topic)
+            found = PartitionProducer(self._connection, index, topic, self._thread)
+            self._all[topic] = found
+        return found
+
+    def forget(self, topics: Sequence[str]) -> None:
+        """They may be gone: make the producers anew when they are needed."""
+        for topic in topics:
+            if (found := self._all.pop(topic, None)) is not None:
+                found.close()
+
+    async def close(self) -> None:
+        """Let go of all of them."""
+        for one in self._all.values():
+            one.close()
+        self._all.clear()
+        if self._thread is not None:
+            await self._thread.close()

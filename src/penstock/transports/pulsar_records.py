@@ -1,0 +1,132 @@
+"""Records as Pulsar messages, and back.
+
+The payload is the value, the partition key is the key, the event time is the producer's time, and headers
+are properties: as they are where they are text so that others read them too, else as base64 in a property
+of Penstock's own. Messages of other producers are records like any other.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import _pulsar  # type: ignore[import-not-found]
+import msgspec
+
+from penstock.errors import InvalidOption
+from penstock.log.records import NO_HEADERS
+from penstock.transports.records import StreamRecord
+
+OURS = "penstock."
+KEY_64 = "penstock.key"
+HEADERS_64 = "penstock.headers"
+TIME = "penstock.time"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The columns of what is produced."""
+
+    values: Sequence[bytes | None]
+    keys: Sequence[bytes | None] | None = None
+    headers: Sequence[Mapping[str, bytes] | None] | None = None
+    timestamps: Sequence[int] | None = None
+
+    def check(self) -> None:
+        """InvalidOption unless there is one of each for every value."""
+        for name in ("keys", "headers", "timestamps"):
+            column = getattr(self, name)
+            if column is not None and len(column) != len(self.values):
+                raise InvalidOption(
+                    f"{len(column)} {name} for {len(self.values)} values: give one for each",
+                    option=name,
+                )
+
+    def message(self, place: int) -> Any:
+        """One row as a message."""
+        builder = _pulsar.MessageBuilder()
+        value = self.values[place]
+        if value is None:
+            builder.set_null_value()
+        else:
+            builder.content(value)
+        if self.keys is not None and (key := self.keys[place]) is not None:
+            _set_key(builder, key)
+        if self.headers is not None and (headers := self.headers[place]):
+            _set_headers(builder, headers)
+        if self.timestamps is not None:
+            time = self.timestamps[place]
+            if time > 0:
+                builder.event_timestamp(time)
+            else:
+                # No event time, for Pulsar.
+                builder.property(TIME, str(time))
+        return builder.build()
+
+
+def _set_key(builder: Any, key: bytes) -> None:
+    text = _text(key)
+    if text:
+        builder.partition_key(text)
+    else:
+        encoded = b64encode(key).decode()
+        builder.property(KEY_64, encoded)
+        if encoded:
+            # Brokers that share or compact by key see one too.
+            builder.partition_key(encoded)
+
+
+def _set_headers(builder: Any, headers: Mapping[str, bytes]) -> None:
+    others: dict[str, bytes] = {}
+    for name, value in headers.items():
+        text = _text(value)
+        if text is None or not name or name.startswith(OURS):
+            others[name] = value
+        else:
+            builder.property(name, text)
+    if others:
+        builder.property(HEADERS_64, b64encode(msgspec.msgpack.encode(others)).decode())
+
+
+def _text(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def decoded(topic: str, partition: int, offset: int, message: Any) -> StreamRecord:
+    """The record in a message."""
+    properties: dict[str, str] = message.properties()
+    value: bytes | None = message.data()
+    if not value and message.has_null_value():
+        value = None
+    text: str = message.partition_key()
+    key = text.encode() if text else None
+    time: int = message.event_timestamp() or message.publish_timestamp()
+    if not properties:
+        return StreamRecord(topic, partition, offset, time, key, value, NO_HEADERS)
+    if (encoded := properties.pop(KEY_64, None)) is not None:
+        key = b64decode(encoded)
+    if (given := properties.pop(TIME, None)) is not None:
+        time = int(given)
+    return StreamRecord(topic, partition, offset, time, key, value, _headers(properties))
+
+
+def _headers(properties: dict[str, str]) -> Mapping[str, bytes]:
+    others = properties.pop(HEADERS_64, None)
+    found = {name: value.encode() for name, value in properties.items()}
+    if others is not None:
+        found |= msgspec.msgpack.decode(b64decode(others), type=dict[str, bytes])
+    return MappingProxyType(found) if found else NO_HEADERS
+
+
+def message_in(body: bytes, count: int, place: int) -> Any:
+    """One of the messages of a batch."""
+    batch = _pulsar.MessageBatch()
+    batch.with_message_id(_pulsar.MessageId.earliest)
+    batch.parse_from(body, count)
+    return batch.messages()[place]

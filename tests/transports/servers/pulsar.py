@@ -1,0 +1,224 @@
+"""A Pulsar of the tests' own: broker and bookie in one process, on loopback, in a temporary directory."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.transports.servers.kafka import CACHE, free_ports
+
+VERSION = "4.0.7"
+JARS = CACHE / f"pulsar-{VERSION}"
+MISSING = (
+    f"Pulsar {VERSION} is not in {JARS}, or there is no java: make services"
+    if not (JARS / ".complete").exists() or shutil.which("java") is None
+    else None
+)
+START_SECONDS = 120.0
+OPENED = [
+    "java.base/java.io", "java.base/java.lang", "java.base/java.nio", "java.base/java.util.zip",
+    "java.base/jdk.internal.loader", "java.base/jdk.internal.misc", "java.base/jdk.internal.platform",
+    "java.base/sun.net", "java.management/sun.management",
+    "jdk.management/com.sun.management.internal",
+]  # fmt: skip
+JAVA = [
+    "java", "-Xmx384m", "-XX:MaxDirectMemorySize=384m", "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1", "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dpulsar.allocator.exit_on_oom=false",
+    *(word for name in OPENED for word in ("--add-opens", f"{name}=ALL-UNNAMED")),
+]  # fmt: skip
+INTERCEPT = "org.apache.pulsar.common.intercept."
+NUMBERED = {
+    "brokerEntryMetadataInterceptors": (
+        f"{INTERCEPT}AppendBrokerTimestampMetadataInterceptor,"
+        f"{INTERCEPT}AppendIndexMetadataInterceptor"
+    )
+}
+ANYBODY = "anybody"
+"""Who comes without a token; may do everything."""
+SIGNING_KEY = bytes(range(32))
+
+SETTINGS = {
+    "bindAddress": "127.0.0.1",
+    "advertisedAddress": "127.0.0.1",
+    "clusterName": "standalone",
+    "managedLedgerDefaultEnsembleSize": "1",
+    "managedLedgerDefaultWriteQuorum": "1",
+    "managedLedgerDefaultAckQuorum": "1",
+    "managedLedgerCacheSizeMB": "16",
+    "loadBalancerEnabled": "false",
+    "loadBalancerOverrideBrokerNicSpeedGbps": "1",
+    "transactionCoordinatorEnabled": "false",
+    "systemTopicEnabled": "false",
+    "topicLevelPoliciesEnabled": "false",
+    "webSocketServiceEnabled": "false",
+    "functionsWorkerEnabled": "false",
+    "defaultNumberOfNamespaceBundles": "1",
+    "numHttpServerThreads": "8",
+    "journalSyncData": "true",
+    "dbStorage_writeCacheMaxSizeMb": "16",
+    "dbStorage_readAheadCacheMaxSizeMb": "16",
+    "dbStorage_rocksDB_blockCacheSize": "8388608",
+    "authenticationEnabled": "true",
+    "authenticationProviders": (
+        "org.apache.pulsar.broker.authentication.AuthenticationProviderToken"
+    ),
+    "tokenSecretKey": f"data:;base64,{base64.b64encode(SIGNING_KEY).decode()}",
+    "authorizationEnabled": "true",
+    "anonymousUserRole": ANYBODY,
+    "superUserRoles": ANYBODY,
+    **NUMBERED,
+}
+LOGGING = """<Configuration status="ERROR"><Appenders><Console name="C">
+<PatternLayout pattern="%d %-5p %c{1} %.600m%n"/></Console></Appenders>
+<Loggers><Root level="WARN"><AppenderRef ref="C"/></Root></Loggers></Configuration>
+"""
+
+
+def token_of(role: str) -> str:
+    """A token that the broker takes for this role."""
+
+    def part(data: bytes) -> str:
+        return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+    head = (
+        part(json.dumps({"alg": "HS256"}).encode()) + "." + part(json.dumps({"sub": role}).encode())
+    )
+    return f"{head}.{part(hmac.digest(SIGNING_KEY, head.encode(), hashlib.sha256))}"
+
+
+class PulsarServer:
+    """A broker that can be stopped, killed and started again on the same ports and data.
+
+    Clients that ask for the listener ``proxy`` are told to use ``proxy_port``, where a proxy may stand.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.port, self.http_port, self.proxy_port, self._bookie_port = free_ports(4)
+        self._settings = dict(settings or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"pulsar://127.0.0.1:{self.port}/public/default?admin_url={self.http}"
+
+    @property
+    def http(self) -> str:
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start, and return when it answers."""
+        self._write_settings()
+        command = [
+            *JAVA, f"-Dlog4j.configurationFile={self.folder / 'log4j2.xml'}", "-cp", f"{JARS}/*",
+            "org.apache.pulsar.PulsarStandaloneStarter", "--config", str(self._file()), "-nss", "-nfw",
+            "--num-bookies", "1", "--bookkeeper-port", str(self._bookie_port),
+            "--metadata-dir", str(self.folder / "metadata"), "--bookkeeper-dir", str(self.folder / "bk"),
+        ]  # fmt: skip
+        with self._log().open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
+        self._wait()
+
+    def kill(self) -> None:
+        """End it as it stands."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it, letting it close its files."""
+        self._end(signal.SIGTERM)
+
+    def send(self, what: signal.Signals) -> None:
+        """Stop it for a while, let it go on."""
+        os.kill(self.pid, what)
+
+    def call(self, method: str, path: str, body: object = None) -> bytes:
+        """What the broker's HTTP answers."""
+        request = urllib.request.Request(
+            f"{self.http}/admin/v2/{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return bytes(answer.read())
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.send_signal(how)
+            self._process.wait(START_SECONDS)
+            self._process = None
+
+    def _file(self) -> Path:
+        return self.folder / "standalone.conf"
+
+    def _log(self) -> Path:
+        return self.folder / "server.log"
+
+    def _write_settings(self) -> None:
+        listeners = {"plain": self.port, "proxy": self.proxy_port}
+        settings = {
+            **SETTINGS,
+            "brokerServicePort": str(self.port),
+            "webServicePort": str(self.http_port),
+            "advertisedListeners": ",".join(
+                f"{name}:pulsar://127.0.0.1:{port}" for name, port in listeners.items()
+            ),
+            "internalListenerName": "plain",
+            **self._settings,
+        }
+        self._file().write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        (self.folder / "log4j2.xml").write_text(LOGGING)
+
+    def _wait(self) -> None:
+        """Return when the namespace is there: the ports answer before that."""
+        until = time.monotonic() + START_SECONDS
+        while time.monotonic() < until:
+            assert self._process is not None
+            assert self._process.poll() is None, self._log().read_text()[-4000:]
+            try:
+                self.call("GET", "namespaces/public/default/deduplication")
+            except OSError:
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(0.1)
+            else:
+                return
+        raise AssertionError(f"Pulsar did not start: {self._log().read_text()[-4000:]}")
+
+
+@contextmanager
+def pulsar_server(
+    settings: Mapping[str, str] | None = None, *, deduplication: bool = True
+) -> Iterator[PulsarServer]:
+    """A broker that runs, until the end of the block. Skips when there is none to be had."""
+    if MISSING is not None:
+        pytest.skip(MISSING)
+    folder = Path(tempfile.mkdtemp(prefix="penstock-pulsar-"))
+    server = PulsarServer(folder, settings)
+    try:
+        server.start()
+        server.call("POST", "namespaces/public/default/deduplication", deduplication)
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(folder, ignore_errors=True)
