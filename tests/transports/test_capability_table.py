@@ -22,11 +22,13 @@ URLS = {
     "log": ["log:./data"],
     "memory": ["memory:"],
     "nats": ["nats://localhost", "nats://localhost?synced=true"],
+    "redis": ["redis://localhost", "redis://localhost?synced=true"],
+    "rabbitmq": ["rabbitmq://localhost", "rabbitmq://localhost?mode=quorum"],
 }
 """Scheme → URLs that between them show all that it can do; without an entry it is scheme://localhost."""
-ASKED = {"pulsar": {"idempotence"}, "redis": {"durable"}}
+ASKED = {"pulsar": {"idempotence"}}
 """What a transport learns from the server when it is opened."""
-SAME = {"pulsar+ssl", "rediss"}
+SAME = {"pulsar+ssl", "rabbitmqs", "rediss"}
 """Other names of a transport that is there already."""
 
 

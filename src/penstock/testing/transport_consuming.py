@@ -36,7 +36,8 @@ class ConsumingConformance(TransportFixtures):
         async with make_transport() as transport:
             done = len(batch)
             async with transport.subscribe(topic, "billing") as consumer:
-                assert consumer.positions() == {0: done}
+                if transport.capabilities.replay:
+                    assert consumer.positions() == {0: done}
                 assert values_of(await take(consumer, 10 - done)) == numbered(10 - done, done)
 
     async def test_what_was_not_committed_comes_again(
@@ -56,6 +57,7 @@ class ConsumingConformance(TransportFixtures):
         self, make_transport: MakeTransport, topic: str
     ) -> None:
         async with make_transport() as transport:
+            need(transport, "replay")
             await transport.create_topic(topic, partitions=2)
             await transport.produce(topic, numbered(20))
             async with transport.subscribe(topic, "billing") as consumer:
@@ -123,6 +125,7 @@ class ConsumingConformance(TransportFixtures):
     ) -> None:
         first = {"earliest": 0, "latest": 5}[start]
         async with make_transport() as transport:
+            need(transport, "replay")
             await transport.create_topic(topic, partitions=1)
             await transport.produce(topic, numbered(5))
             async with transport.subscribe(topic, "billing", start=start) as consumer:  # type: ignore[arg-type]

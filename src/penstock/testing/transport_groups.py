@@ -109,7 +109,10 @@ class GroupConformance(TransportFixtures):
                 await take(first, 4)
                 await first.commit()
             await second.open()
-            assert second.positions() == {0: 2, 1: 2}
+            if transport.capabilities.replay:
+                assert second.positions() == {0: 2, 1: 2}
+            with pytest.raises(DeadlineExceeded):
+                await second.next_batch(0.01)
             await second.close()
 
     @pytest.mark.acceptance(73)

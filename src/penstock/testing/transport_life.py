@@ -97,9 +97,12 @@ class TransportLifeConformance(TransportFixtures):
             if not isinstance(outcome, BaseException)
         }
         async with make_transport() as transport:
-            (lag,) = await transport.lag(topic, "billing")
+            count = len(expected)
+            if transport.capabilities.lag:
+                (lag,) = await transport.lag(topic, "billing")
+                count = lag.end
             async with transport.subscribe(topic, "billing") as consumer:
-                got = values_of(await take(consumer, lag.end))
+                got = values_of(await take(consumer, count))
         assert expected <= set(got)
         assert len(got) == len(set(got))
 

@@ -32,7 +32,9 @@ class ProducingConformance(TransportFixtures):
         async with make_transport() as transport:
             await transport.create_topic(topic, partitions=1)
             done = await transport.produce(topic, [b"a", b"", None], keys=[b"k", None, b"k"])
-            assert (done.topic, done.count, dict(done.ranges)) == (topic, 3, {0: (0, 3)})
+            assert (done.topic, done.count) == (topic, 3)
+            # Without offsets that last, nobody is told any.
+            assert dict(done.ranges) == ({0: (0, 3)} if transport.capabilities.replay else {})
             assert done.durable or not transport.capabilities.durable
             async with transport.subscribe(topic, "billing") as consumer:
                 records = await take(consumer, 3)
@@ -155,4 +157,6 @@ class ProducingConformance(TransportFixtures):
         async with make_transport() as transport:
             await transport.create_topic(topic, partitions=1)
             assert (await transport.produce(topic, [])).count == 0
-            assert dict((await transport.produce(topic, [b"x"])).ranges) == {0: (0, 1)}
+            done = await transport.produce(topic, [b"x"])
+            assert done.count == 1
+            assert not transport.capabilities.replay or dict(done.ranges) == {0: (0, 1)}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.transports.kafka import KafkaTransport
     from penstock.transports.nats import NatsTransport
     from penstock.transports.pulsar import PulsarTransport
+    from penstock.transports.rabbitmq import RabbitTransport
     from penstock.transports.redis import RedisTransport
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "PartitionLag",
     "Produced",
     "PulsarTransport",
+    "RabbitTransport",
     "RedisTransport",
     "StartPosition",
     "StreamBatch",
@@ -50,6 +52,7 @@ _SCHEMES = {
     "KafkaTransport": "kafka",
     "NatsTransport": "nats",
     "PulsarTransport": "pulsar",
+    "RabbitTransport": "rabbitmq",
     "RedisTransport": "redis",
 }
 

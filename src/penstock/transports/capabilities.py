@@ -26,6 +26,8 @@ class Capabilities:
     """Several members may share a group, each with partitions of its own."""
     rebalance: bool = False
     """Partitions move when a member joins, leaves or dies."""
+    replay: bool = False
+    """Records stay when they were committed: offsets last, and a new group may read from the start."""
     seek: bool = False
     """``seek`` to an offset, or to an end of the partition."""
     seek_time: bool = False

@@ -39,6 +39,7 @@ CAPABILITIES = Capabilities(
     keyed_routing=True,
     groups=True,
     rebalance=True,
+    replay=True,
     seek=True,
     seek_time=True,
     pause=True,

@@ -30,6 +30,7 @@ from penstock.transports.kafka_settings import KafkaSettings
 from penstock.transports.kafka_transaction import TransactionalProducer
 from penstock.transports.options import check_options
 from penstock.transports.records import Produced, StartPosition
+from penstock.transports.statistics import ConnectionStatistics
 
 CAPABILITIES = Capabilities(
     durable=True,
@@ -38,6 +39,7 @@ CAPABILITIES = Capabilities(
     keyed_routing=True,
     groups=True,
     rebalance=True,
+    replay=True,
     seek=True,
     seek_time=True,
     pause=True,
@@ -85,20 +87,10 @@ DEFAULT = -1
 _DOWN = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE}
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaStatistics:
-    """Figures of one transport since it was made."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaStatistics(ConnectionStatistics):
+    """Figures of one transport. It counts as connected until all connections are lost."""
 
-    is_connected: bool
-    """False between an error of all connections and the next answer."""
-    reconnects: int
-    """How often it answered again after that."""
-    errors: int
-    """Errors that the client told of; it gets over most of them."""
-    produced: int
-    """Records that were acknowledged."""
-    delivered: int
-    """Records that consumers got."""
     waiting: int
     """Calls of ``produce`` whose records are on their way."""
     consumers: int
@@ -137,6 +129,7 @@ class KafkaTransport(Transport):
         self._closed = False
         self._produced = self._delivered = self._errors = self._reconnects = 0
         self._is_down = False
+        self._last_error: str | None = None
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
@@ -197,11 +190,13 @@ class KafkaTransport(Transport):
     def statistics(self) -> KafkaStatistics:
         """The figures of this moment."""
         return KafkaStatistics(
-            is_connected=self._producer is not None and not self._is_down and not self._closed,
+            transport=self.name,
+            connected=self._producer is not None and not self._is_down and not self._closed,
             reconnects=self._reconnects,
             errors=self._errors,
-            produced=self._produced,
-            delivered=self._delivered,
+            last_error=self._last_error,
+            records_produced=self._produced,
+            records_consumed=self._delivered,
             waiting=self._producer.waiting if self._producer is not None else 0,
             consumers=len(self._consumers),
         )
@@ -209,6 +204,7 @@ class KafkaTransport(Transport):
     def _noticed(self, error: KafkaError) -> None:
         """A client tells of an error; in one of its threads."""
         self._errors += 1
+        self._last_error = self.settings.shown(error.str())
         if error.code() in _DOWN:
             self._is_down = True
 

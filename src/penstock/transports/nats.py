@@ -49,6 +49,7 @@ CAPABILITIES = Capabilities(
     keyed_routing=True,
     groups=True,
     rebalance=True,
+    replay=True,
     seek=True,
     seek_time=True,
     pause=True,

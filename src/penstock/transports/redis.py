@@ -2,8 +2,8 @@
 
 Needs the extra ``penstock[redis]`` and a server of version 6.2 or later, alone or with replicas; not a
 cluster. What survives a crash of the server is what its settings say: only ``appendonly yes`` with
-``appendfsync always`` makes what was acknowledged safe from a power cut, and only then do the
-capabilities say ``durable``.
+``appendfsync always`` makes what was acknowledged safe from a power cut. Say ``synced=true`` for such a
+server, and the capabilities say ``durable``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from functools import partial
 from typing import Any, Self
 from weakref import WeakSet
 
-from penstock.errors import BrokerFailed, Closed, InvalidOption, UnknownTopic, UsageError
+from penstock.errors import (
+    BrokerFailed,
+    Closed,
+    InvalidOption,
+    NotSupported,
+    UnknownTopic,
+    UsageError,
+)
 from penstock.log.deadlines import check_seconds, within
 from penstock.log.group_coordinator import LEASE_SECONDS, checked_strategy
 from penstock.log.group_session import GroupSession
@@ -44,6 +51,7 @@ CAPABILITIES = Capabilities(
     keyed_routing=True,
     groups=True,
     rebalance=True,
+    replay=True,
     seek=True,
     seek_time=True,
     pause=True,
@@ -54,7 +62,7 @@ CAPABILITIES = Capabilities(
     list_groups=True,
     idempotence=True,
 )
-"""What it can do on every server; durable depends on the server's settings."""
+"""What it can do on every server; durable is one that is known to sync (option ``synced``)."""
 
 CALL_SECONDS = 30.0
 RELEASE_SECONDS = 5.0
@@ -89,14 +97,19 @@ class RedisTransport(Transport):
         )
         self.notices = RedisNotices(self.client)
         self.consumed = 0
-        self._producer = RedisProducer(self.client, self.options.partitioner, self._partitions_for)
+        self._producer = RedisProducer(
+            self.client,
+            self.options.partitioner,
+            self._partitions_for,
+            durable=self.options.synced,
+        )
         self._counts: dict[str, int] = {}
         """How many partitions a topic has, where that is known."""
         self._consumers: set[EmbeddedConsumer] = set()
         self._groups: WeakSet[RedisGroup] = WeakSet()
         self._is_open = self._closed = False
         same = self.options.partitioner == "fnv1a"
-        self.capabilities = replace(CAPABILITIES, keyed_routing=same)
+        self.capabilities = replace(CAPABILITIES, keyed_routing=same, durable=self.options.synced)
 
     def __repr__(self) -> str:
         return f"RedisTransport({str(self.address)!r})"
@@ -115,21 +128,29 @@ class RedisTransport(Transport):
         if not self._is_open:
             seconds = self.options.connect_seconds
             await self.client.command("PING", seconds=seconds, what="connect")
-            durable = await self._is_durable(seconds)
-            self.capabilities = replace(self.capabilities, durable=durable)
-            self._producer.durable = durable
+            if self.options.synced:
+                await self._check_synced(seconds)
             self._is_open = True
 
-    async def _is_durable(self, seconds: float) -> bool:
-        """Whether the server syncs before it answers, and never evicts; unknown is no."""
+    async def _check_synced(self, seconds: float) -> None:
+        """NotSupported when the server tells that it does not sync, or that it evicts."""
         try:
             has = {name: await self._setting(name, seconds) for name in (*SYNCED, *EVICTING)}
         except BrokerFailed:
-            # Servers for rent often forbid it.
-            return False
+            # Servers for rent often forbid it: then the option is what there is.
+            return
+        wrong = [f"{name} {has[name]}" for name, value in SYNCED.items() if has[name] != value]
         memory, policy = (has[name] for name in EVICTING)
-        evicts = memory != "0" and policy.startswith("allkeys")
-        return not evicts and all(has[name] == value for name, value in SYNCED.items())
+        if memory != "0" and policy.startswith("allkeys"):
+            wrong.append(f"{EVICTING[1]} {policy}")
+        if wrong:
+            raise NotSupported(
+                f"synced=true, but the server at {self.address} has {', '.join(wrong)}: set "
+                f"{', '.join(f'{name} {value}' for name, value in SYNCED.items())} and no eviction of "
+                "all keys, or leave synced out",
+                transport=NAME,
+                missing=("durable",),
+            )
 
     async def _setting(self, name: str, seconds: float) -> str:
         words = await self.client.command(

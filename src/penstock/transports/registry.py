@@ -21,6 +21,8 @@ BROKERS = {
     "nats": ("penstock.transports.nats:NatsTransport", "nats"),
     "pulsar": ("penstock.transports.pulsar:PulsarTransport", "pulsar"),
     "pulsar+ssl": ("penstock.transports.pulsar:PulsarTransport", "pulsar"),
+    "rabbitmq": ("penstock.transports.rabbitmq:RabbitTransport", "rabbitmq"),
+    "rabbitmqs": ("penstock.transports.rabbitmq:RabbitTransport", "rabbitmq"),
     "redis": ("penstock.transports.redis:RedisTransport", "redis"),
     "rediss": ("penstock.transports.redis:RedisTransport", "redis"),
 }

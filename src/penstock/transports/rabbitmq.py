@@ -1,0 +1,238 @@
+"""RabbitMQ as a transport: ``rabbitmq://host:5552``; needs ``penstock[rabbitmq]``.
+
+It has two modes. ``mode=streams``, the default, has offsets, replay and groups, and needs the server's
+plugin rabbitmq_stream. ``mode=quorum`` has queues: what is acknowledged is gone. The capabilities tell
+which is which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, Self
+
+from penstock.errors import Closed, DeadlineExceeded
+from penstock.log.deadlines import check_seconds
+from penstock.log.lag import PartitionLag
+from penstock.log.names import check_name
+from penstock.transports.assignment import Handled, OnRevoke
+from penstock.transports.base import (
+    CLOSE_TIMEOUT_SECONDS,
+    PRODUCE_TIMEOUT_SECONDS,
+    Consumer,
+    Transport,
+)
+from penstock.transports.capabilities import Capabilities
+from penstock.transports.rabbitmq_queues import QueuesMode
+from penstock.transports.rabbitmq_rows import Rows
+from penstock.transports.rabbitmq_settings import NAME, settings_from
+from penstock.transports.rabbitmq_streams import StreamsMode
+from penstock.transports.records import Produced, StartPosition
+from penstock.transports.statistics import ConnectionStatistics
+
+
+class Mode(Protocol):
+    """One way to use the server. Its calls do what those of the transport do."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+    async def disconnect(self) -> None: ...
+    def check_open(self) -> None: ...
+    def statistics(self) -> ConnectionStatistics: ...
+    async def produce(self, topic: str, rows: Rows) -> Produced: ...
+    def subscribe(
+        self,
+        topic: str,
+        group: str,
+        start: StartPosition,
+        on_revoke: OnRevoke | None,
+        among: set[Consumer],
+        options: Mapping[str, Any],
+    ) -> Consumer: ...
+    async def create_topic(
+        self, topic: str, partitions: int | None, options: Mapping[str, Any]
+    ) -> None: ...
+    async def delete_topic(self, topic: str) -> None: ...
+    async def topics(self) -> list[str]: ...
+    async def partitions(self, topic: str) -> int: ...
+    async def lag(self, topic: str, group: str) -> list[PartitionLag]: ...
+    async def forget(self, topic: str, group: str) -> None: ...
+    async def groups(self, topic: str) -> list[str]: ...
+
+
+class RabbitTransport(Transport):
+    """Topics in the streams or in the quorum queues of a RabbitMQ server or cluster.
+
+    ``produce`` returns when the server has confirmed all. Quorum queues are synced before that; streams
+    are not: what was confirmed survives the end of the server's process, and a power cut only on
+    those replicas that have not lost theirs.
+    """
+
+    name = NAME
+
+    def __init__(self, url: str = "rabbitmq://127.0.0.1:5552", **options: Any) -> None:
+        self._settings = settings_from(url, options)
+        quorum = self._settings.mode == "quorum"
+        self._mode: Mode = QueuesMode(self._settings) if quorum else StreamsMode(self._settings)
+        self.capabilities = self._mode.capabilities
+        self._consumers: set[Consumer] = set()
+        self._producing: set[asyncio.Future[Any]] = set()
+        self._closing = False
+
+    def __repr__(self) -> str:
+        return f"RabbitTransport({self._settings.address}, mode={self._settings.mode})"
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """``rabbitmq://host:5552/vhost?mode=streams``; see ``RabbitSettings``."""
+        return cls(url, **options)
+
+    # Life
+
+    async def open(self) -> None:
+        """Connect; Unreachable when no server answers in time, BrokerFailed when it refuses."""
+        if not self._closing:
+            await self._mode.open()
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> None:
+        """Wait for what is being produced, leave the groups, let go. Idempotent."""
+        check_seconds(timeout)
+        self._closing = True
+        try:
+            async with asyncio.timeout(timeout):
+                if self._producing:
+                    await asyncio.wait(self._producing)
+                await asyncio.gather(*(one.close() for one in list(self._consumers)))
+                await self._mode.close()
+        except TimeoutError as late:
+            if isinstance(late, DeadlineExceeded):
+                raise
+            raise DeadlineExceeded(
+                f"RabbitMQ at {self._settings.address} did not let go within {timeout:g} s: what was "
+                "being produced may have been stored, and members that could not leave are given up "
+                "later",
+                seconds=timeout,
+            ) from None
+        finally:
+            await self._mode.disconnect()
+
+    def statistics(self) -> ConnectionStatistics:
+        """The connection and what went over it."""
+        return self._mode.statistics()
+
+    # Producing
+
+    async def produce(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Mapping[str, bytes] | None] | None = None,
+        timestamps: Sequence[int] | None = None,
+        timeout: float = PRODUCE_TIMEOUT_SECONDS,
+    ) -> Produced:
+        """Send a batch; makes the topic when it is not there, unless ``auto_create`` is off.
+
+        What was on its way when the connection was lost is sent again; streams keep it once.
+        Unreachable when the server does not confirm in time: some of it may be stored then, or
+        later.
+        """
+        self._check_open()
+        check_name("topic", topic)
+        check_seconds(timeout)
+        rows = Rows(values, keys, headers, timestamps)
+        sending = asyncio.ensure_future(self._mode.produce(topic, rows))
+        self._producing.add(sending)
+        sending.add_done_callback(self._producing.discard)
+        try:
+            async with asyncio.timeout(timeout):
+                return await sending
+        except TimeoutError:
+            why = f"{len(values)} records for {topic!r} are not confirmed; some may be stored"
+            last = self.statistics().last_error
+            raise self._settings.unreachable(
+                timeout, f"{why}; the last error: {last or 'none'}", topic=topic
+            ) from None
+
+    # Consuming
+
+    def subscribe(
+        self,
+        topic: str,
+        group: str,
+        *,
+        start: StartPosition = "earliest",
+        requires: Iterable[str] = (),
+        on_revoke: OnRevoke | None = None,
+        handled: Handled | None = None,
+        **options: Any,
+    ) -> Consumer:
+        """A member of a group.
+
+        Streams take the options of the embedded transport: ``assignor``, ``lease_seconds`` (10),
+        ``release_seconds`` (5), ``member``; times mean when the server stored a record. Queues take
+        ``prefetch`` and ``ordered``; see the page of the transports.
+        """
+        self._check_open()
+        check_name("topic", topic)
+        check_name("group", group)
+        self.require(requires, start)
+        return self._mode.subscribe(topic, group, start, on_revoke, self._consumers, options)
+
+    # Topics and groups
+
+    async def create_topic(
+        self, topic: str, *, partitions: int | None = None, **options: Any
+    ) -> None:
+        """Make a topic when it is not there; one that is there stays as it is.
+
+        Streams: ``max_bytes``, ``max_age_seconds`` and ``segment_bytes`` of each partition,
+        ``replicas``, ``leader_locator``. Queues: ``groups``, the names of those that get all from the
+        beginning, ``max_records``, ``max_bytes``, ``replicas``.
+        """
+        self._check_open()
+        await self._mode.create_topic(topic, partitions, options)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Remove the streams of a topic and what its groups committed; queues cannot.
+
+        A producer that goes on makes it anew, unless ``auto_create`` is off.
+        """
+        self._check_open()
+        await self._mode.delete_topic(topic)
+
+    async def topics(self) -> Sequence[str]:
+        """The names of all topics with this prefix."""
+        self._check_open()
+        return await self._mode.topics()
+
+    async def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; UnknownTopic when it is not there."""
+        self._check_open()
+        return await self._mode.partitions(topic)
+
+    async def lag(self, topic: str, group: str) -> Sequence[PartitionLag]:
+        """What a group has not committed; one that never subscribed has all that is kept before it."""
+        self._check_open()
+        check_name("group", group)
+        return await self._mode.lag(topic, group)
+
+    async def forget(self, topic: str, group: str) -> None:
+        """Remove the offsets, or the queues, of a group without a member; else SubscriberBusy."""
+        self._check_open()
+        check_name("topic", topic)
+        await self._mode.forget(topic, check_name("group", group))
+
+    async def groups(self, topic: str) -> Sequence[str]:
+        """The groups that have read a topic; UnknownTopic when it is not there."""
+        self._check_open()
+        return await self._mode.groups(topic)
+
+    def _check_open(self) -> None:
+        # Whoever closes it waits for what is on its way; nothing new is taken meanwhile.
+        if self._closing:
+            raise Closed("the RabbitMQ transport is closed")
+        self._mode.check_open()
