@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from penstock import Event, TopicConfig, WalMessageQueue, topic
+from penstock import Event, topic
 from penstock.spark import (
     RunningPipeline,
     WarehouseTable,
@@ -29,6 +29,7 @@ from penstock.spark import (
     spark_session,
 )
 from penstock.streaming import StreamingScalingManager
+from penstock.transports import open_transport
 
 HERE = Path(__file__).parent
 FAST = os.environ.get("PENSTOCK_EXAMPLE_FAST") == "1"
@@ -60,29 +61,29 @@ def say(text: str) -> None:
 # ---------------------------------------------------------------------- producers and consumers
 
 
-async def publish(log: str, slices: Iterable[Mapping[str, list[Any]]]) -> int:
-    """Publish slice after slice; every record is on the disk when it returns."""
+async def publish(url: str, slices: Iterable[Mapping[str, list[Any]]]) -> int:
+    """Publish slice after slice; every record is safe when it returns."""
     count = 0
-    async with WalMessageQueue(log) as queue:
+    async with open_transport(url) as transport:
         for part in slices:
             for name, records in part.items():
                 keys, values = zip(*records, strict=True)
-                await queue.publish_many(name, values, keys=keys)
+                await transport.produce(name, values, keys=keys)
                 count += len(records)
     return count
 
 
-async def make_topics(log: str, names: Iterable[str]) -> None:
-    async with WalMessageQueue(log) as queue:
+async def make_topics(url: str, names: Iterable[str]) -> None:
+    async with open_transport(url) as transport:
         for name in names:
-            await queue.create_topic(name, TopicConfig(partitions=2))
+            await transport.create_topic(name, partitions=2)
 
 
-async def block_cards(log: str, expected: int) -> dict[str, int]:
+async def block_cards(url: str, expected: int) -> dict[str, int]:
     """The handler of alerts: it counts them by card."""
     blocked: dict[str, int] = {}
     async with (
-        StreamingScalingManager(f"log:{log}") as streams,
+        StreamingScalingManager(url) as streams,
         streams.subscribe(FraudSuspected, "card-blocker") as alerts,
         asyncio.timeout(ALERT_SECONDS),
     ):
@@ -176,16 +177,16 @@ def funnel(warehouse: str) -> Table:
 # --------------------------------------------------------------------------------------- the run
 
 
-def run(home: str, visits: int, seed: int) -> bool:
+def run(home: str, url: str | None, visits: int, seed: int) -> bool:
     """All of it; whether everything agreed."""
-    os.environ["SHOP_HOME"] = home
+    os.environ |= {"SHOP_HOME": home, "SHOP_URL": url or ""}
     shop = load_pipeline(str(HERE / "shop.py"))
     sys.path.insert(0, str(HERE))
     from traffic import ALERTS, STOLEN_CARD, Traffic
 
     traffic = Traffic(seed, visits)
-    asyncio.run(make_topics(shop.log, traffic.counts))
-    say(f"The log is in {shop.log}, the warehouse in {shop.folder}.")
+    asyncio.run(make_topics(shop.url, traffic.counts))
+    say(f"The topics are in {shop.url}, the warehouse in {shop.folder}.")
     say("Spark starts ...")
     spark = spark_session("shop", master="local[2]", config=QUICK, tell=say)
     say(f"{len(shop.all_outputs())} streaming queries start ...")
@@ -197,12 +198,12 @@ def run(home: str, visits: int, seed: int) -> bool:
             "half an hour more": traffic.second_half(),
             "the end of the hour": traffic.closing(),
         }.items():
-            count = asyncio.run(publish(shop.log, slices))
+            count = asyncio.run(publish(shop.url, slices))
             say(f"Producers: {what}, {count:,} records")
             settle(running, what)
     finally:
         running.stop()
-    blocked = asyncio.run(block_cards(shop.log, ALERTS))
+    blocked = asyncio.run(block_cards(shop.url, ALERTS))
     say(f"The handler of alerts got {sum(blocked.values())}, for {', '.join(blocked)}.")
     letters = {
         one.topic.removesuffix(".dead-letters"): one.records for one in report_of(shop).dead_letters
@@ -233,9 +234,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, prog="shop_pipeline")
     parser.add_argument("--visits", type=int, default=VISITS, help="how many (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the traffic (%(default)s)")
+    parser.add_argument("--url", help="of the topics: kafka://host:port; a log if nothing is said")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="penstock-shop-") as home:
-        return 0 if run(home, options.visits, options.seed) else 1
+        return 0 if run(home, options.url, options.visits, options.seed) else 1
 
 
 if __name__ == "__main__":

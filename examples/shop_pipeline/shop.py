@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
 HOME = os.path.abspath(os.environ.get("SHOP_HOME", "./shop-data"))
+URL = os.environ.get("SHOP_URL") or f"log:{HOME}/log"
+"""Where the topics are: a log in a directory, or kafka://host:port. Nothing else changes with it."""
 LATE = "15 minutes"
 """What is later than this is not waited for."""
 
@@ -54,7 +56,7 @@ class PageSeen(Event):
     seen_at: datetime
 
 
-shop = Pipeline("shop", log=f"{HOME}/log", folder=f"{HOME}/warehouse")
+shop = Pipeline("shop", log=URL, folder=f"{HOME}/warehouse")
 orders = shop.source(OrderPlaced, rules={"the amount is negative": "cents >= 0"})
 payments = shop.source(PaymentTaken, rules={"the amount is negative": "cents >= 0"})
 clicks = shop.source(PageSeen)

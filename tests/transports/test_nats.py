@@ -279,7 +279,7 @@ async def test_a_stopped_server_shows_as_an_error_within_the_deadline(own_server
 
 async def test_a_server_that_is_down_is_a_clear_error(topic):
     url = f"nats://127.0.0.1:{free_port()}"
-    transport = NatsTransport(url, connect_timeout=0.5)
+    transport = NatsTransport(url, connect_seconds=0.5)
     with pytest.raises(Unreachable, match=r"did not answer within 0\.5 s") as refused:
         await transport.open()
     assert (refused.value.transport, refused.value.address) == ("nats", url)
@@ -292,7 +292,7 @@ async def test_a_server_without_jetstream_is_a_clear_error(tmp_path):
         server.jetstream = False
         server.start()
         with pytest.raises(Unreachable, match="JetStream"):
-            await NatsTransport(server.url, connect_timeout=0.5).open()
+            await NatsTransport(server.url, connect_seconds=0.5).open()
 
 
 @pytest.mark.parametrize("way", ["environment", "url", "token"])
@@ -328,7 +328,7 @@ async def test_tls_checks_the_server(tmp_path):
         async with open_transport(f"{server.url}?tls_ca={certificate}") as transport:
             await transport.produce("orders", [b"x"])
         with pytest.raises(Unreachable, match="ertificate"):
-            await NatsTransport(server.url, tls=True, connect_timeout=1.0).open()
+            await NatsTransport(server.url, tls=True, connect_seconds=1.0).open()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from penstock.errors import (
     InvalidName,
     InvalidOption,
     MissingExtra,
+    NotSupported,
     SubscriberBusy,
     TransportError,
     UnknownTopic,
@@ -72,10 +73,19 @@ class TestRedis(TransportConformance):
 # What the server's settings promise
 
 
-async def test_it_is_durable_when_the_server_syncs_before_it_answers(server):
-    async with RedisTransport(server.url) as transport:
+async def test_it_is_durable_on_a_server_that_is_said_to_sync(server):
+    async with RedisTransport(server.url, synced=True) as transport:
         assert transport.capabilities.durable
         assert (await transport.produce("durable", [b"x"])).durable
+    async with RedisTransport(server.url) as transport:
+        assert not transport.capabilities.durable
+        assert not (await transport.produce("durable", [b"x"])).durable
+
+
+async def test_a_server_that_does_not_tell_is_taken_for_what_it_is_said_to_be():
+    with redis_server((*DURABLE, "--rename-command", "CONFIG", "")) as other:
+        async with RedisTransport(other.url, synced=True) as transport:
+            assert (await transport.produce("orders", [b"x"])).durable
 
 
 @pytest.mark.parametrize(
@@ -85,15 +95,16 @@ async def test_it_is_durable_when_the_server_syncs_before_it_answers(server):
         ("--appendonly", "no", "--save", ""),
         (*DURABLE, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"),
         (*DURABLE, "--no-appendfsync-on-rewrite", "yes"),
-        (*DURABLE, "--rename-command", "CONFIG", ""),
     ],
-    ids=["once-a-second", "in-memory", "evicting", "not-while-rewriting", "not-told"],
+    ids=["once-a-second", "in-memory", "evicting", "not-while-rewriting"],
 )
 async def test_it_promises_no_more_than_the_server_tells(settings):
     with redis_server(settings) as other:
-        async with RedisTransport(other.url) as transport:
-            assert not transport.capabilities.durable
-            assert not (await transport.produce("orders", [b"x"])).durable
+        transport = RedisTransport(f"{other.url}?synced=true")
+        with pytest.raises(NotSupported, match="or leave synced out") as refused:
+            await transport.open()
+        assert refused.value.missing == ("durable",)
+        await transport.close()
 
 
 # Being let in

@@ -329,6 +329,11 @@ class Pipeline:
         return letters_left(open_log(self.log), letters, self.replay_group)
 
     @property
+    def url(self) -> str:
+        """Where its topics are, as :func:`penstock.transports.open_transport` takes it."""
+        return self.log if self.is_on_kafka else f"log:{self.log}"
+
+    @property
     def _topic_format(self) -> str:
         return "kafka" if self.is_on_kafka else "penstock"
 

@@ -79,7 +79,7 @@ class NatsConnection:
         client = Client()
         connecting = asyncio.ensure_future(self._connect(client))
         try:
-            async with asyncio.timeout(self.settings.connect_timeout):
+            async with asyncio.timeout(self.settings.connect_seconds):
                 await asyncio.wait({connecting, self._refused}, return_when="FIRST_COMPLETED")
                 if not connecting.done():
                     raise self._failed("refuses this client", self.last_error or "")
@@ -103,7 +103,7 @@ class NatsConnection:
             disconnected_cb=self._on_lost,
             reconnected_cb=self._on_connected,
             closed_cb=self._on_closed,
-            connect_timeout=min(CONNECT_SECONDS, settings.connect_timeout),  # type: ignore[arg-type]
+            connect_timeout=min(CONNECT_SECONDS, settings.connect_seconds),  # type: ignore[arg-type]
             reconnect_time_wait=PAUSE_SECONDS,  # type: ignore[arg-type]
             max_reconnect_attempts=-1,
             ping_interval=settings.ping_interval,  # type: ignore[arg-type]
@@ -120,10 +120,10 @@ class NatsConnection:
         await asyncio.gather(connecting, return_exceptions=True)
         with suppress(Error, OSError, TimeoutError):
             await asyncio.wait_for(client.close(), 1.0)
-        return self._unreachable(self.settings.connect_timeout)
+        return self._unreachable(self.settings.connect_seconds)
 
     async def _check_server(self) -> None:
-        info = await self.api("INFO", timeout=self.settings.connect_timeout)
+        info = await self.api("INFO", timeout=self.settings.connect_seconds)
         if info.get("api", {}).get("level", 0) < API_LEVEL_MIN:
             raise NotSupported(
                 "this NATS server is too old: 2.12 or newer is needed, for batches that are stored "

@@ -35,7 +35,7 @@ class NatsSettings:
     servers: tuple[str, ...]
     prefix: str = "penstock"
     """What subjects, streams and the bucket of the groups begin with."""
-    connect_timeout: float = 10.0
+    connect_seconds: float = 10.0
     """Seconds until a server that does not answer at the start is an error."""
     timeout: float = 30.0
     """Seconds that a call waits for a connection that is lost."""
@@ -64,7 +64,7 @@ class NatsSettings:
 
     def __post_init__(self) -> None:
         check_name("prefix", self.prefix)
-        for name in ("connect_timeout", "timeout", "ping_interval", "reconnect_seconds_max"):
+        for name in ("connect_seconds", "timeout", "ping_interval", "reconnect_seconds_max"):
             check_seconds(getattr(self, name), name)
         _check(
             self.prefix, "prefix", len(self.prefix) <= PREFIX_LENGTH_MAX, "at most 32 characters"

@@ -88,7 +88,9 @@ def _header_words(headers: Mapping[str, bytes] | None) -> list[str | int]:
 class RedisProducer:
     """Sends batches. Each call of :meth:`produce` has a lane to itself. Lives on one event loop."""
 
-    def __init__(self, client: RedisClient, partitioner: str, partitions: Partitions) -> None:
+    def __init__(
+        self, client: RedisClient, partitioner: str, partitions: Partitions, *, durable: bool
+    ) -> None:
         self._client = client
         self._partitions = partitions
         self._native = partitioner == "native"
@@ -101,7 +103,7 @@ class RedisProducer:
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self.durable = False
+        self._durable = durable
         self.produced = 0
         self.sent_again = 0
 
@@ -130,7 +132,7 @@ class RedisProducer:
             self._under_way -= 1
             if not self._under_way:
                 self._idle.set()
-        return Produced(topic, len(values), ranges, self.durable)
+        return Produced(topic, len(values), ranges, self._durable)
 
     async def _send(
         self, topic: str, base: str, batch: _Piece, seconds: float

@@ -84,6 +84,8 @@ class RedisOptions:
     """``fnv1a``, as everywhere in Penstock, or ``native``: the hash of a Redis cluster, CRC-16."""
     connect_seconds: float = CONNECT_SECONDS
     """How long opening waits for the server."""
+    synced: bool = False
+    """The server syncs before it answers, so what is acknowledged is durable; checked when it is opened."""
     answer_seconds: float = ANSWER_SECONDS
     """After how long without an answer a connection is taken for lost."""
 
