@@ -52,6 +52,16 @@ async def test_a_log_is_seen_from_its_files_alone(tmp_path):
     assert not group.local
 
 
+async def test_the_parts_can_be_had_by_their_names(tmp_path):
+    async with penstock.open(f"log:{tmp_path}", name="shop") as bus:
+        observer = Observer()
+        observer.watch(bus)
+        await observer.look()
+        parts = observer.parts()
+    assert parts["shop"] is bus
+    assert isinstance(parts["log"], WalMessageQueue)
+
+
 async def test_a_snapshot_is_json(tmp_path):
     async with penstock.open(f"log:{tmp_path}") as bus:
         observer = Observer()

@@ -118,6 +118,10 @@ class Observer:
         """Look at a part no more; it need not have been watched."""
         self._parts.pop(id(part), None)
 
+    def parts(self) -> dict[str, Any]:
+        """What is looked at, by the names in a snapshot: also the logs that buses stand on."""
+        return {one.name: one.subject for one in (*self._parts.values(), *self._others.values())}
+
     def _make(self, part: Any, name: str | None = None, *, asked: bool = False) -> Watched:
         made = watched(part, name, asked=asked, durations=self._durations, system=self._system)
         names = {one.name for one in (*self._parts.values(), *self._others.values())}
