@@ -2,82 +2,77 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
-from penstock.cli.codes import DONE, NOT_RUNNING
+import typer
+
+from penstock.cli.codes import NOT_RUNNING
+from penstock.cli.options import Form, Output, Yes
 from penstock.cli.table import table
 
 if TYPE_CHECKING:
-    from penstock.spark import RunningPipeline
+    from penstock.spark import PipelineReport, RunningPipeline
 
-FILE = "the file that declares the pipeline: shop.py, or shop.py:name when there are several"
+app = typer.Typer(
+    help="Run a pipeline on Spark, see how it stands, stop it, replay its dead letters.",
+    no_args_is_help=True,
+)
+File = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="The file that declares the pipeline: shop.py, or shop.py:name when there are several.",
+    ),
+]
 STOP_SECONDS = 120.0
 
 
-def add_to(commands: Any) -> None:
-    """Add the command and its verbs."""
-    about = "run a pipeline on Spark, see how it stands, stop it, replay its dead letters"
-    verbs = commands.add_parser("pipeline", help=about, description=about).add_subparsers(
-        title="verbs", metavar="VERB", required=True
-    )
-    _run_options(_verb(verbs, "run", "run it until it is stopped, by SIGTERM or by `stop`", run))
-    _verb(verbs, "status", "how far each output is, from the log; Spark is not started", status)
-    stop_options = _verb(verbs, "stop", "ask it to end, and wait until it has", stop)
-    stop_options.add_argument(
-        "--timeout", type=float, default=STOP_SECONDS, metavar="SECONDS",
-        help="how long to wait (%(default)s)",
-    )  # fmt: skip
-    replay_options = _verb(
-        verbs, "replay", "publish the bad records of a topic to it again", replay
-    )
-    replay_options.add_argument("topic", metavar="TOPIC", help="the topic that they come from")
-    replay_options.add_argument("--limit", type=int, metavar="N", help="so many at the most")
-    reset_options = _verb(verbs, "reset", "let an output start anew", reset)
-    reset_options.add_argument("output", metavar="OUTPUT", help="as `status` names it")
-    reset_options.add_argument("--yes", action="store_true", help="remove what it wrote and knows")
-
-
-def _verb(verbs: Any, name: str, about: str, command: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=about, description=about)
-    parser.add_argument("file", metavar="FILE", help=FILE)
-    parser.set_defaults(command=command)
-    return parser
-
-
-def _run_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--once", action="store_true", help="read what is there now, and end")
-    parser.add_argument("--every", metavar="TIME", help="a micro-batch so often: '10 seconds'")
-    parser.add_argument(
-        "--master", default="local[*]", help="where Spark runs (%(default)s): local[2], spark://…"
-    )
-
-
-def run(options: argparse.Namespace) -> int:
-    """Until a signal, `stop`, or the end of all queries; SIGTERM lets micro-batches finish."""
+@app.command("run")
+def run(
+    file: File,
+    once: Annotated[bool, typer.Option("--once", help="Read what is there now, and end.")] = False,
+    every: Annotated[
+        str | None,
+        typer.Option("--every", metavar="TIME", help="A micro-batch so often: '10 seconds'."),
+    ] = None,
+    master: Annotated[
+        str, typer.Option("--master", help="Where Spark runs: local[2], spark://…")
+    ] = "local[*]",
+) -> None:
+    """Run it until it is stopped, by SIGTERM or by `stop`; SIGTERM lets micro-batches finish."""
     from penstock.spark import PipelineService, load_pipeline, spark_session
 
-    pipeline = load_pipeline(options.file)
+    pipeline = load_pipeline(file)
     service = PipelineService(pipeline)
     with service.claim():
         _say(f"pipeline {pipeline.name}: {', '.join(pipeline.outputs)}")
-        spark = spark_session(pipeline.name, master=options.master, tell=_say)
+        spark = spark_session(pipeline.name, master=master, tell=_say)
         signals = _Signals()
-        running = pipeline.start(spark, every=options.every, once=options.once)
+        running = pipeline.start(spark, every=every, once=once)
         lines = _Lines(running)
         running.serve(lambda: signals.came or service.is_asked_to_stop(), lines.show)
         lines.show()
         _say(f"pipeline {pipeline.name}: stopped")
-    return DONE
 
 
-def status(options: argparse.Namespace) -> int:
-    """What the log knows."""
+@app.command("status")
+def status(file: File, output: Output = Form.TEXT) -> None:
+    """Show how far each output is, from the log; Spark is not started."""
     from penstock.spark import load_pipeline, report_of
 
-    report = report_of(load_pipeline(options.file))
+    report = report_of(load_pipeline(file))
+    if output is Form.JSON:
+        from penstock.cli.output import show_json
+
+        show_json(asdict(report))
+    else:
+        _show(report)
+
+
+def _show(report: PipelineReport) -> None:
     _say(f"pipeline {report.name}: {'running' if report.running else 'not running'}\n")
     rows = [
         (one.name, one.micro_batch, one.lag_records, one.lag_seconds, one.target)
@@ -87,37 +82,51 @@ def status(options: argparse.Namespace) -> int:
     if report.dead_letters:
         letters = [(one.topic, one.records, one.not_replayed) for one in report.dead_letters]
         _say("\n" + table(("dead letters", "records", "not replayed"), letters))
-    return DONE
 
 
-def stop(options: argparse.Namespace) -> int:
-    """Ask, and wait."""
+@app.command("stop")
+def stop(
+    file: File,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait.")
+    ] = STOP_SECONDS,
+) -> None:
+    """Ask it to end, and wait until it has."""
     from penstock.spark import PipelineService, load_pipeline
 
-    pipeline = load_pipeline(options.file)
-    if not PipelineService(pipeline).stop(options.timeout):
+    pipeline = load_pipeline(file)
+    if not PipelineService(pipeline).stop(timeout):
         _say(f"pipeline {pipeline.name}: not running")
-        return NOT_RUNNING
+        raise typer.Exit(NOT_RUNNING)
     _say(f"pipeline {pipeline.name}: stopped")
-    return DONE
 
 
-def replay(options: argparse.Namespace) -> int:
-    """Into the topic again; the pipeline reads them as it reads all others."""
+@app.command("replay")
+def replay(
+    file: File,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that they come from.")],
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", help="So many at the most.")
+    ] = None,
+) -> None:
+    """Publish the bad records of a topic to it again; the pipeline reads them as all others."""
     from penstock.spark import load_pipeline
 
-    count = load_pipeline(options.file).replay_dead_letters(options.topic, limit=options.limit)
-    _say(f"{count:,} records replayed to {options.topic}")
-    return DONE
+    count = load_pipeline(file).replay_dead_letters(topic, limit=limit)
+    _say(f"{count:,} records replayed to {topic}")
 
 
-def reset(options: argparse.Namespace) -> int:
-    """The next run writes it again from the first record."""
+@app.command("reset")
+def reset(
+    file: File,
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", help="As `status` names it.")],
+    yes: Yes = False,
+) -> None:
+    """Remove what an output wrote and knows: the next run writes it again from the first record."""
     from penstock.spark import load_pipeline
 
-    removed = load_pipeline(options.file).reset(options.output, yes=options.yes)
-    _say(f"{options.output}: removed {', '.join(removed)}")
-    return DONE
+    removed = load_pipeline(file).reset(output, yes=yes)
+    _say(f"{output}: removed {', '.join(removed)}")
 
 
 class _Signals:

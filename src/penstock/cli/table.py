@@ -7,21 +7,26 @@ from collections.abc import Sequence
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A table with a line of titles; counts have their thousands apart."""
-    shown = [list(titles), *([_cell(one) for one in row] for row in rows)]
+    shown = [list(titles), *([cell(one) for one in row] for row in rows)]
     widths = [max(len(row[place]) for row in shown) for place in range(len(titles))]
     numbers = [
         all(isinstance(row[place], (int, float)) for row in rows) for place in range(len(titles))
     ]
     return "\n".join(
         "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, numbers, strict=True)
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(row, widths, numbers, strict=True)
         ).rstrip()
         for row in shown
     )
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """A value as text; nothing is a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:,.1f}"
     return f"{value:,}" if isinstance(value, int) else str(value)

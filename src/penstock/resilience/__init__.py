@@ -15,11 +15,13 @@ from penstock.resilience.dead_letters import (
     DeadLetterOptions,
     DeadLetterQueue,
     DeadLetterStatistics,
+    LetterCodec,
     Reason,
     ReplayReport,
     ReplayStep,
     WhenDeadLettersFull,
 )
+from penstock.resilience.letters import Edit as LetterEdit
 from penstock.resilience.retry import Retry
 from penstock.resilience.tracking import ErrorStatistics, RecentError, TrackedFailures
 
@@ -36,6 +38,8 @@ __all__ = [
     "DeadLetterQueue",
     "DeadLetterStatistics",
     "ErrorStatistics",
+    "LetterCodec",
+    "LetterEdit",
     "Reason",
     "RecentError",
     "ReplayReport",

@@ -22,6 +22,7 @@ from penstock.resilience.bus import ResilientMessageBus
 from penstock.scaling.log_records import (
     CAUSATION,
     CORRELATION,
+    GROUP,
     ID,
     OWN_HEADERS,
     SESSION,
@@ -308,7 +309,11 @@ class GroupConsumer:
         self._bus._intake.deliver(envelope)
 
     def _open(self, work: Work) -> Envelope | None:
-        """The event of a record; None when it is none, which is dealt with."""
+        """The event of a record; None when it is none, or another group's, which is dealt with."""
+        only = work.record.headers.get(GROUP)
+        if only is not None and only != self.group.encode():
+            self._end(work)
+            return None
         try:
             return self._envelope(work.record)
         except InvalidMessage as error:

@@ -15,7 +15,9 @@ from penstock.messages import DEFAULT_SESSION, NORMAL, Envelope, Priority, dotte
 TYPE, ID, SESSION = "penstock-type", "penstock-id", "penstock-session"
 CORRELATION, CAUSATION = "penstock-correlation", "penstock-causation"
 PRIORITY = "penstock-priority"
-OWN_HEADERS = {TYPE, ID, SESSION, CORRELATION, CAUSATION, PRIORITY}
+GROUP = "penstock-group"
+"""For this group alone: a dead letter of it, that was published again from outside of the bus."""
+OWN_HEADERS = {TYPE, ID, SESSION, CORRELATION, CAUSATION, PRIORITY, GROUP}
 
 
 class LogRecord(Protocol):
