@@ -28,6 +28,7 @@ from penstock.errors import (
     PenstockError,
     SubscriberBusy,
     UnknownTopic,
+    Unreachable,
 )
 from penstock.log.lag import PartitionLag
 from penstock.system import System
@@ -51,7 +52,10 @@ class KafkaAdmin:
         self._settings = settings
         self._system = system
         self._seconds = seconds
-        self._client: AdminClient = settings.make(AdminClient, settings.client("admin"))
+        self._told: str | None = None
+        self._client: AdminClient = settings.make(
+            AdminClient, settings.client("admin", error_cb=self._noticed)
+        )
         self._lookup: _Lookup | None = None
 
     async def close(self) -> None:
@@ -66,7 +70,7 @@ class KafkaAdmin:
             found = await asyncio.to_thread(self._client.list_topics, timeout=self._seconds)
         except KafkaException as error:
             if error.args[0].code() in {KafkaError._TIMED_OUT, KafkaError._TRANSPORT}:
-                raise self._settings.unreachable("list the topics", self._seconds) from None
+                raise self._unreachable("list the topics") from None
             raise self._settings.error(error, "list the topics", self._seconds) from error
         return sorted(name for name in found.topics if not name.startswith("__"))
 
@@ -243,10 +247,21 @@ class KafkaAdmin:
             if code in absent:
                 return None
             if code == KafkaError._TIMED_OUT:
-                raise self._settings.unreachable(what, self._seconds) from None
+                raise self._unreachable(what) from None
             raise self._settings.error(error, what, self._seconds, **fields) from error
         except TimeoutError:
-            raise self._settings.unreachable(what, self._seconds) from None
+            raise self._unreachable(what) from None
+
+    def _unreachable(self, what: str) -> Unreachable:
+        """No answer, and why, if the client knows: a login that failed, a certificate, no connection."""
+        self._told = None
+        self._client.poll(0)
+        return self._settings.unreachable(what, self._seconds, self._told)
+
+    def _noticed(self, error: KafkaError) -> None:
+        """The first error is the cause; that all brokers are down follows from it."""
+        if self._told is None:
+            self._told = error.str()
 
 
 def _busy(refused: BrokerFailed, group: str) -> PenstockError:

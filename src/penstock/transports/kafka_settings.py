@@ -178,10 +178,11 @@ class KafkaSettings:
             )
         return BrokerFailed(text, transport="kafka", code=error.name(), **fields)
 
-    def unreachable(self, what: str, seconds: float) -> Unreachable:
-        """No broker answered."""
+    def unreachable(self, what: str, seconds: float, told: str | None = None) -> Unreachable:
+        """No broker answered; ``told`` is what the client said about it."""
+        because = f" ({self.shown(told)})" if told else ""
         return Unreachable(
-            f"could not {what}: no Kafka broker answers at {self.address} within {seconds:g} s",
+            f"could not {what}: no Kafka broker answers at {self.address} within {seconds:g} s{because}",
             transport="kafka",
             address=self.address,
             seconds=seconds,

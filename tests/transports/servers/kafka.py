@@ -71,12 +71,14 @@ def free_ports(count: int) -> list[int]:
 class KafkaServer:
     """A broker that can be stopped, killed and started again on the same port and data.
 
-    Clients that come in by ``side_port`` are told to use ``proxy_port``, where a proxy may stand.
+    Clients that come in by ``side_port`` are told to use ``proxy_port``, where a proxy may stand. The
+    listener of ``secure_address`` is there when settings say what ``SECURE`` speaks.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self.folder = folder
-        self.port, self._controller, self.side_port, self.proxy_port = free_ports(4)
+        ports = free_ports(5)
+        self.port, self._controller, self.side_port, self.proxy_port, self._secure_port = ports
         self._settings = dict(settings or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._is_formatted = False
@@ -84,6 +86,10 @@ class KafkaServer:
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def secure_address(self) -> str:
+        return f"127.0.0.1:{self._secure_port}"
 
     @property
     def url(self) -> str:
@@ -135,19 +141,25 @@ class KafkaServer:
 
     def _write_settings(self) -> None:
         listeners = {"PLAINTEXT": self.port, "SIDE": self.side_port, "CONTROLLER": self._controller}
+        given = dict(self._settings)
+        secure = given.pop("SECURE", None)
+        if secure is not None:
+            listeners["SECURE"] = self._secure_port
         settings = {
             **SETTINGS,
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
             "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
             "advertised.listeners": (
                 f"PLAINTEXT://127.0.0.1:{self.port},SIDE://127.0.0.1:{self.proxy_port}"
+                + (f",SECURE://{self.secure_address}" if secure else "")
             ),
             "listener.security.protocol.map": (
                 "PLAINTEXT:PLAINTEXT,SIDE:PLAINTEXT,CONTROLLER:PLAINTEXT"
+                + (f",SECURE:{secure}" if secure else "")
             ),
             "inter.broker.listener.name": "PLAINTEXT",
             "log.dirs": str(self.folder / "data"),
-            **self._settings,
+            **given,
         }
         self._file().write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
 
