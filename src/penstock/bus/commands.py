@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from penstock.bus.drive import Suspended, begin, was_cancelled
+from penstock.bus.durations import Meters
 from penstock.bus.handlers import Handler
 from penstock.bus.middleware import CommandMiddleware, chain
 from penstock.bus.registry import Registry
@@ -74,6 +75,8 @@ class Commands:
         self.counters = CommandCounters()
         self.running = 0
         """Commands that are being executed now."""
+        self.meters: Meters | None = None
+        """How long commands take, when somebody wants to know."""
         self._idle: asyncio.Future[None] | None = None
 
     async def execute(self, envelope: Envelope, timeout: float) -> CommandResult[Any]:
@@ -84,6 +87,8 @@ class Commands:
         check_timeout(timeout)
         self.counters.executed += 1
         self.running += 1
+        kind = envelope.message.__class__
+        watch = None if self.meters is None else self.meters.stopwatch(kind)
         metadata: dict[str, Any] = {"id": envelope.id, "correlation_id": envelope.correlation}
         try:
             run = partial(self._run, envelope, timeout, metadata)
@@ -96,6 +101,8 @@ class Commands:
             self.counters.failed += 1
             raise
         finally:
+            if watch is not None:
+                watch.stop()
             self._end(envelope)
         self.counters.succeeded += 1
         return CommandResult(code=Code.OK, result=result, metadata=metadata)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.bus.batching import Batcher
 from penstock.bus.delivery import Delivery, Failure, Outcome, delivery_of
 from penstock.bus.drive import Suspended, begin
+from penstock.bus.durations import Meters
 from penstock.bus.handlers import Handler
 from penstock.bus.middleware import EventMiddleware, chain
 from penstock.bus.registry import Plan, Registry
@@ -74,7 +75,10 @@ class Dispatch:
         """Whether handlers that take lists get more than one event at a time."""
         self.uncounted: dict[Callable[[], int], None] = {}
         """Tell how many events wait that enter the books when they are handled; idle lanes do not."""
-        self.tasks: set[asyncio.Task[Any]] = set()
+        self.tasks: dict[asyncio.Task[Any], Context] = {}
+        """What the bus runs, each in its context, which knows the event that is handled."""
+        self.meters: Meters | None = None
+        """How long handlers take, when somebody wants to know."""
         self.on_settled: Callable[[Envelope], None] | None = None
         self.open_batches: dict[type, set[Batcher]] = {}
         """Batches that have events and are not full, by the classes of these events."""
@@ -248,10 +252,14 @@ class Dispatch:
         that woke it.
         """
         loop = self.loop or asyncio.get_running_loop()
-        task = loop.create_task(coroutine, context=self.context.copy())
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        context = self.context.copy()
+        task = loop.create_task(coroutine, context=context)
+        self.tasks[task] = context
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.pop(task, None)
 
     async def cancel(self, deadline: Deadline) -> None:
         """Cancel all tasks and wait for their end; one that swallows that is left behind."""

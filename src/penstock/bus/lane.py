@@ -16,6 +16,7 @@ from types import CoroutineType
 from penstock.bus.delivery import delivery_of
 from penstock.bus.dispatch import Dispatch
 from penstock.bus.drive import current
+from penstock.bus.durations import Pace, Stopwatch
 from penstock.bus.handlers import Handler
 from penstock.bus.queue import BoundedEventQueue
 from penstock.messages import DEFAULT_SESSION, Envelope, key_reader
@@ -74,23 +75,30 @@ class Lane:
     def begin_in_place(self, envelope: Envelope) -> Awaitable[None] | None:
         """Handle an event in the calling task; only while the lane is idle, or for a handler."""
         self.pumps += 1
+        watch = self._stopwatch()
         try:
             rest = self.dispatch.begin(envelope)
         except BaseException:
             self._leave()
             raise
         if rest is None and self.kind not in self.dispatch.open_batches:
+            if watch is not None:
+                watch.stop()
             self._leave()
             return None
-        return self._go_on_in_place(envelope, rest)
+        return self._go_on_in_place(envelope, rest, watch)
 
-    async def _go_on_in_place(self, envelope: Envelope, rest: Awaitable[None] | None) -> None:
+    async def _go_on_in_place(
+        self, envelope: Envelope, rest: Awaitable[None] | None, watch: Stopwatch | None
+    ) -> None:
         try:
             if rest is not None:
                 await self._wait(envelope, rest)
             if self.kind in self.dispatch.open_batches:
                 await self._flush_batches()
         finally:
+            if watch is not None:
+                watch.stop()
             self._leave()
 
     # The pump
@@ -109,6 +117,8 @@ class Lane:
     async def _run(self) -> None:
         """Handle events until none is left."""
         handled = 0
+        pace = self._pace()
+        stop = TURN_EVENTS if pace is None else pace.next(0, TURN_EVENTS)
         while (envelope := self._take()) is not None:
             if self._room:
                 self.make_room()
@@ -116,10 +126,32 @@ class Lane:
             if rest is not None:
                 await self._wait(envelope, rest)
             handled += 1
-            if handled % TURN_EVENTS == 0:
-                await self._end_turn()
+            if handled == stop:
+                stop = await self._look_up(handled, pace)
             if not self.has_work and self.kind in self.dispatch.open_batches:
                 await self._flush_batches()
+        if pace is not None:
+            pace.note(handled)
+
+    def _pace(self) -> Pace | None:
+        """What times the events of a pump; None when nobody measures."""
+        meters = self.dispatch.meters
+        return None if meters is None else Pace(meters, self.kind)
+
+    def _stopwatch(self) -> Stopwatch | None:
+        meters = self.dispatch.meters
+        return None if meters is None else meters.stopwatch(self.kind)
+
+    async def _look_up(self, handled: int, pace: Pace | None) -> int:
+        """Look at the clock, let others use the loop; after which event that comes again."""
+        if pace is not None:
+            pace.note(handled)
+        end = handled - handled % TURN_EVENTS + TURN_EVENTS
+        if handled % TURN_EVENTS == 0:
+            await self._end_turn()
+            if pace is not None:
+                pace.go_on()
+        return end if pace is None else pace.next(handled, end)
 
     async def _run_plain(self, handler: Handler) -> bool:
         """Handle events until none is left; False when a handler has changed the context.
@@ -131,11 +163,14 @@ class Lane:
         function, guard, version = handler.function, handler.guard, registry.version
         take, ready, room = self.queue.take, self._ready, self._room
         handled = good = 0
+        pace = self._pace()
+        stop = TURN_EVENTS if pace is None else pace.next(0, TURN_EVENTS)
         try:
             while registry.version == version and self.running:
                 envelope = self._take() if ready else take()
                 if envelope is None:
                     break
+                handled += 1
                 if room:
                     self.make_room()
                 if envelope.delivery is not None or envelope.session is not DEFAULT_SESSION:
@@ -171,13 +206,14 @@ class Lane:
                             return False
                     except Exception:  # values that cannot be compared, as arrays: they differ
                         return False
-                handled += 1
-                if handled % TURN_EVENTS == 0:
+                if handled == stop:
                     self._note_good(handler, good)
                     good = 0
-                    await self._end_turn()
+                    stop = await self._look_up(handled, pace)
         finally:
             self._note_good(handler, good)
+            if pace is not None:
+                pace.note(handled)
         current.set(None)
         return True
 

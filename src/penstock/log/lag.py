@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.errors import OffsetOutOfRange
@@ -34,7 +34,7 @@ class PartitionLag:
     """Offset of the next record that will be written; what is below it can be read."""
     milliseconds: int
     """Age of the first record that is not committed, by its timestamp; 0 when there is none."""
-    committed_ms: int | None = None
+    committed_ms: int | None = field(default=None, compare=False)
     """When the group committed last, in milliseconds since 1970; None when nobody knows."""
 
     @property

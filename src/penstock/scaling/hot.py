@@ -188,6 +188,8 @@ class HotLane(Lane):
         self._clock = intake.timers.clock
         self._turn = TURN_FIRST
         self._working = 0
+        self._handled = 0
+        """Messages of the last batch that are done with."""
 
     def uncounted(self) -> int:
         """Messages in the ring and in work that the books of the bus do not have yet."""
@@ -264,7 +266,10 @@ class HotLane(Lane):
             if not batch:
                 return await super()._run_plain(handler)
             await self._handle_batch(batch, handler, version)
-            self._fit_turn(len(batch), self._clock.monotonic() - began)
+            seconds = self._clock.monotonic() - began
+            self._fit_turn(len(batch), seconds)
+            if self.dispatch.meters is not None and self._handled:
+                self.dispatch.meters.of(self.kind).add(seconds, self._handled)
             try:
                 if copy_context() != before:
                     return False
@@ -280,6 +285,7 @@ class HotLane(Lane):
         messages follow from that a handler publishes.
         """
         turn = self._enclose(None)
+        turn.lane = self
         token = current.set(turn)
         first = self.queue.begun = self.queue.position - len(batch)
         enclosed = self._count_enclosed(batch)
@@ -296,6 +302,7 @@ class HotLane(Lane):
             self._working = 0
             self.queue.begun = NOWHERE
             rest = list(work.left)
+            self._handled = len(batch) - len(rest)
             self._enter_good(handler, len(batch) - len(rest) - work.others)
             self._put_back_batch(rest)
 
