@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock import Event, topic
@@ -18,6 +19,8 @@ from tests.spark.conftest import QUICK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from penstock.spark import RunningPipeline
 
 RECORDS_MAX = 200
 FAILURES_MAX = 1_000
@@ -48,17 +51,37 @@ def is_stopped(folder: str) -> bool:
     return os.path.exists(os.path.join(folder, "stop"))
 
 
+SETTINGS = {
+    JAVA_OPTIONS: QUICK,
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.executor.extraJavaOptions": QUICK,
+    "spark.executor.memory": "512m",
+    "spark.sql.shuffle.partitions": "2",
+    # A master gives up an application whose executors die again and again.
+    "spark.deploy.maxExecutorRetries": "-1",
+    "spark.task.maxFailures": "8",
+}
+
+
+def has_failed(running: RunningPipeline) -> bool:
+    return any(query.exception() is not None for query in running.queries.values())
+
+
+def must_end(running: RunningPipeline, folder: str) -> bool:
+    return is_stopped(folder) or has_failed(running)
+
+
 def main(log: str, folder: str) -> None:
     warnings.simplefilter("ignore")
-    # Four attempts of a task, as in a cluster: the death of a worker is no end of the query.
-    settings = {JAVA_OPTIONS: QUICK}
-    spark = spark_session("crash", master="local[2,4]", config=settings)
+    # Two executors, each a process: the death of one, or of a worker, is no end of the query.
+    spark = spark_session("crash", master="local-cluster[2,1,512]", config=SETTINGS)
     pipeline = shop(log, folder)
     for _ in range(FAILURES_MAX):
         running = pipeline.start(spark)
         print("running", flush=True)
         try:
-            running.serve(lambda: is_stopped(folder))
+            running.serve(partial(must_end, running, folder))
             break
         except HandlerFailed as failure:
             print("failed", str(failure)[:200].replace("\n", " "), flush=True)

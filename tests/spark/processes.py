@@ -10,6 +10,8 @@ from pathlib import Path
 JAVA = "java"
 WORKER = "worker"
 """A Python that runs tasks, and the commits of sinks."""
+EXECUTOR = "executor"
+"""A Java that runs tasks, of a cluster."""
 READER = "reader"
 """The Python of a streaming source; each query has one."""
 
@@ -43,11 +45,16 @@ def _kind(command: str) -> str | None:
         return WORKER
     if "python_streaming_source_runner" in command:
         return READER
+    if "CoarseGrainedExecutorBackend" in command:
+        return EXECUTOR
     return JAVA if command.split(" ", maxsplit=1)[0].endswith("java") else None
 
 
-def kill(numbers: list[int]) -> None:
-    """End them at once, if they are still there."""
+def kill(numbers: list[int]) -> int:
+    """End them at once, if they are still there; how many were."""
+    killed = 0
     for number in numbers:
         with suppress(ProcessLookupError):
             os.kill(number, signal.SIGKILL)
+            killed += 1
+    return killed
