@@ -1,12 +1,39 @@
 """The Pulsar transport on a real broker: the suite, and what only it has."""
 
+import asyncio
+import signal
+import sys
+from collections import Counter
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from functools import partial
 
+import pulsar  # type: ignore[import-untyped]
 import pytest
 
+from penstock.errors import (
+    BrokerFailed,
+    Fenced,
+    InvalidName,
+    InvalidOption,
+    MissingExtra,
+    NotSupported,
+    RecordTooLarge,
+    SubscriberBusy,
+    UnknownTopic,
+    Unreachable,
+)
 from penstock.testing import TransportConformance
-from penstock.transports.pulsar import PulsarTransport
-from tests.transports.servers.pulsar import pulsar_server
+from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, values_of
+from penstock.transports import TransportRegistry, open_transport, pulsar_keys
+from penstock.transports.pulsar import PulsarTransport, native_hash
+from penstock.transports.pulsar_keys import KEEPER, PulsarKeys, TopicKeys
+from tests.transports.proxy import Proxy
+from tests.transports.servers.kafka import free_ports
+from tests.transports.servers.pulsar import ADMIN, PLAIN, pulsar_server, token_of
+
+LONG_SECONDS = 90.0
+"""For what waits until the client connects again: it waits longer each time, and cannot be told not to."""
 
 
 @pytest.fixture(scope="module")
@@ -32,3 +59,682 @@ class TestPulsar(TransportConformance):
     @pytest.fixture
     def quick_lease(self):
         return {"lease_seconds": 1.0}
+
+
+# What may happen on the way
+
+
+class _FixedProxy(Proxy):
+    """A proxy on the port that the broker tells its clients."""
+
+    def __init__(self, server):
+        super().__init__("127.0.0.1", server.port)
+        self._own = server.proxy_port
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._own)
+        return self
+
+
+class _Way:
+    """The two ways to a broker, disturbed together."""
+
+    def __init__(self, *proxies):
+        self.proxies = proxies
+
+    @property
+    def url(self):
+        binary, http = self.proxies
+        return (
+            f"pulsar://{binary.address}?admin_url=http://{http.address}&listener_name=proxy"
+            "&timeout=60"
+        )
+
+    def __getattr__(self, name):
+        return lambda: [getattr(one, name)() for one in self.proxies]
+
+    def set(self, name, value):
+        for one in self.proxies:
+            setattr(one, name, value)
+
+
+@asynccontextmanager
+async def the_way_to(server):
+    async with _FixedProxy(server) as binary, Proxy("127.0.0.1", server.http_port) as http:
+        yield _Way(binary, http)
+
+
+async def sent_and_read(transport, topic, disturb, batches=40, size=25):
+    """Produce under disturbance, and read all; every produce is acknowledged in the end."""
+    await transport.create_topic(topic, partitions=2)
+    got: Counter[bytes | None] = Counter()
+    total = batches * size
+    disturbing = None
+
+    async def read():
+        async with transport.subscribe(topic, "billing") as consumer:
+            while got.total() < total:
+                batch = await consumer.next_batch(LONG_SECONDS)
+                got.update(values_of(batch.records))
+                with suppress(Fenced):
+                    # Away for longer than its lease: it comes again, to whoever has it.
+                    await consumer.commit(batch)
+
+    reading = asyncio.create_task(read())
+    for start in range(0, total, size):
+        if start == total // 2:
+            disturbing = asyncio.create_task(disturb())
+        await transport.produce(topic, numbered(size, start), timeout=LONG_SECONDS)
+    assert disturbing is not None
+    await disturbing
+    async with asyncio.timeout(LONG_SECONDS):
+        await reading
+    lag = await transport.lag(topic, "billing")
+    assert sum(one.end for one in lag) == total  # nothing stored twice
+    return got
+
+
+def _kill_and_start(server):
+    server.kill()
+    server.start()
+
+
+async def test_a_broker_that_is_killed_loses_nothing_acknowledged(server, topic):
+    async with PulsarTransport(server.url, timeout=60.0) as transport:
+        got = await sent_and_read(
+            transport, topic, lambda: asyncio.to_thread(_kill_and_start, server)
+        )
+        assert got.keys() == set(numbered(1_000))
+        assert transport.statistics().reconnects >= 1
+        assert transport.capabilities.idempotence
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("kills", [8])
+async def test_a_broker_that_is_killed_again_and_again_loses_nothing(topic, kills):
+    """Three members share the topic while the broker comes and goes."""
+    got: Counter[bytes | None] = Counter()
+    total, size = 0, 50
+    with pulsar_server() as own:
+        async with PulsarTransport(own.url, timeout=60.0) as transport:
+            await transport.create_topic(topic, partitions=6)
+
+            async def read():
+                async with transport.subscribe(topic, "billing", lease_seconds=5.0) as consumer:
+                    while True:
+                        with suppress(Unreachable, Fenced):
+                            batch = await consumer.next_batch()
+                            await consumer.commit(batch)
+                            got.update(values_of(batch.records))
+
+            readers = [asyncio.create_task(read()) for _ in range(3)]
+            for _ in range(kills):
+                restarting = asyncio.create_task(asyncio.to_thread(_kill_and_start, own))
+                while not restarting.done():
+                    await transport.produce(topic, numbered(size, total), timeout=LONG_SECONDS)
+                    total += size
+                await restarting
+            async with asyncio.timeout(LONG_SECONDS):
+                while sum(one.records for one in await transport.lag(topic, "billing")):
+                    await asyncio.sleep(0.2)
+            assert sum(one.end for one in await transport.lag(topic, "billing")) == total
+            for one in readers:
+                one.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
+    # A commit whose answer was lost may have counted, so what it held may be missing here.
+    assert got.keys() <= set(numbered(total))
+    assert set(got.values()) == {1}
+
+
+async def test_a_cut_connection_is_made_again(server, topic):
+    async with the_way_to(server) as way, PulsarTransport(way.url) as transport:
+
+        async def disturb():
+            for _ in range(2):
+                way.cut()
+                while transport.statistics().connected:
+                    await asyncio.sleep(0.01)
+                way.heal()
+                while not transport.statistics().connected:
+                    await asyncio.sleep(0.01)
+
+        got = await sent_and_read(transport, topic, disturb)
+        statistics = transport.statistics()
+    assert got.keys() == set(numbered(1_000))
+    assert statistics.reconnects >= 2
+    assert statistics.connected
+    assert statistics.errors
+    assert statistics.records_produced == 1_000
+    assert not transport.statistics().connected
+
+
+async def test_a_slow_connection_is_slow_and_nothing_else(server, topic):
+    async with the_way_to(server) as way, PulsarTransport(way.url) as transport:
+
+        async def disturb():
+            way.set("delay", 0.02)
+
+        got = await sent_and_read(transport, topic, disturb, batches=8)
+    assert got == Counter(numbered(200))
+
+
+async def test_a_connection_that_is_half_open_is_a_deadline_and_no_hang(server, topic):
+    """The client gives it up after a minute or so. Until then, calls end at their deadlines."""
+    async with the_way_to(server) as way, PulsarTransport(way.url, timeout=20.0) as transport:
+        await transport.create_topic(topic, partitions=1)
+        await transport.produce(topic, [b"before"])
+        way.set("swallow", "both")
+        with pytest.raises(Unreachable, match="some of them may be stored"):
+            await transport.produce(topic, [b"lost?"], timeout=0.3)
+        way.heal()
+        way.drop()
+        done = await transport.produce(topic, [b"after"], timeout=LONG_SECONDS)
+        # The client has sent it again.
+        assert done.ranges == {0: (2, 3)}
+        async with transport.subscribe(topic, "billing") as consumer:
+            assert values_of(await take(consumer, 3)) == [b"before", b"lost?", b"after"]
+
+
+@pytest.mark.torture
+async def test_a_connection_that_is_half_open_is_given_up(server, topic):
+    async with the_way_to(server) as way, PulsarTransport(way.url) as transport:
+
+        async def disturb():
+            before = way.proxies[0].connections
+            way.set("swallow", "both")
+            while transport.statistics().connected:
+                await asyncio.sleep(0.1)
+            way.heal()
+            while way.proxies[0].connections == before:
+                await asyncio.sleep(0.1)
+
+        got = await sent_and_read(transport, topic, disturb)
+    assert got.keys() == set(numbered(1_000))
+
+
+@pytest.mark.parametrize("count", [1, 5, 2_500])
+async def test_what_is_sent_again_is_kept_once(server, topic, count):
+    """The broker stored it, and its answer was lost: the offsets are found all the same."""
+    async with (
+        the_way_to(server) as way,
+        PulsarTransport(way.url) as transport,
+        PulsarTransport(server.url) as other,
+    ):
+        await transport.create_topic(topic, partitions=1)
+        await transport.produce(topic, [b"before"])
+        way.set("swallow", "down")
+        producing = asyncio.create_task(transport.produce(topic, numbered(count)))
+        while (await other.lag(topic, "x"))[0].end < 1 + count:
+            await asyncio.sleep(0.01)
+        # Somebody else's record comes between the two attempts.
+        await other.produce(topic, [b"between"])
+        way.heal()
+        way.drop()
+        done = await producing
+        assert done.ranges == {0: (1, 1 + count)}
+        async with other.subscribe(topic, "billing") as consumer:
+            records = values_of(await take(consumer, count + 2))
+        assert records == [b"before", *numbered(count), b"between"]
+        assert (await other.lag(topic, "billing"))[0].end == count + 2
+        # It knows where it is again.
+        assert (await transport.produce(topic, [b"x"])).ranges == {0: (count + 2, count + 3)}
+
+
+async def test_who_is_cut_off_for_longer_than_its_lease_is_fenced(server, topic):
+    """The other member goes on; what the first one had comes again, and its commit is refused."""
+    async with (
+        the_way_to(server) as way,
+        PulsarTransport(way.url) as far,
+        PulsarTransport(server.url) as near,
+    ):
+        await near.create_topic(topic, partitions=1)
+        await near.produce(topic, numbered(5))
+        async with far.subscribe(topic, "billing", lease_seconds=0.5) as zombie:
+            batch = await zombie.next_batch(WAIT_SECONDS)
+            way.cut()
+            async with near.subscribe(topic, "billing", lease_seconds=0.5) as other:
+                assert values_of(await take(other, 5)) == numbered(5)
+                await other.commit()
+                assert zombie.assignment().partitions == frozenset()
+                way.heal()
+                with pytest.raises(Fenced):
+                    await zombie.commit(batch)
+
+
+async def test_a_broker_that_stands_still_shows_as_an_error_within_the_deadline(server, topic):
+    async with PulsarTransport(server.url, timeout=1.0) as transport:
+        await transport.create_topic(topic, partitions=1)
+        await transport.produce(topic, [b"before"])
+        server.send(signal.SIGSTOP)
+        try:
+            with pytest.raises(Unreachable, match="some of them may be stored") as refused:
+                await transport.produce(topic, [b"x"], timeout=0.5)
+            assert refused.value.address == f"pulsar://127.0.0.1:{server.port}"
+            with pytest.raises(Unreachable):
+                await transport.partitions(topic)
+        finally:
+            server.send(signal.SIGCONT)
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                with suppress(Unreachable):
+                    await transport.produce(topic, [b"y"])
+                    break
+
+
+# Opening
+
+
+async def test_a_broker_that_is_down_is_a_clear_error():
+    port, http = free_ports(2)
+    transport = PulsarTransport(
+        f"pulsar://127.0.0.1:{port}", admin_url=f"http://127.0.0.1:{http}", connect_seconds=0.3
+    )
+    with pytest.raises(Unreachable, match=r"did not answer within 0\.3 s") as refused:
+        await transport.open()
+    assert (refused.value.transport, refused.value.address) == (
+        "pulsar",
+        f"pulsar://127.0.0.1:{port}",
+    )
+    await transport.close()
+
+
+async def test_a_wrong_place_of_the_http_is_a_clear_error(server):
+    (http,) = free_ports(1)
+    transport = PulsarTransport(
+        f"pulsar://127.0.0.1:{server.port}",
+        admin_url=f"http://127.0.0.1:{http}",
+        connect_seconds=0.3,
+    )
+    with pytest.raises(Unreachable, match="admin_url says where its HTTP is"):
+        await transport.open()
+
+
+async def test_a_namespace_that_is_not_there_is_a_clear_error(server):
+    url = server.url.replace("public/default", "public/nowhere")
+    with pytest.raises(BrokerFailed, match="has no namespace 'public/nowhere'"):
+        await PulsarTransport(url).open()
+
+
+@pytest.mark.torture
+async def test_brokers_that_do_not_number_messages_are_refused(topic):
+    with (
+        pulsar_server({"brokerEntryMetadataInterceptors": ""}) as own,
+        pytest.raises(NotSupported, match="brokerEntryMetadataInterceptors"),
+    ):
+        await PulsarTransport(own.url).open()
+
+
+async def test_a_token_says_who_it_is_and_shows_up_nowhere(server, topic, monkeypatch, caplog):
+    """One that may produce and consume needs no more; one that may not is refused."""
+    async with PulsarTransport(server.url) as admin:
+        await admin.create_topic(topic, partitions=2)
+        await admin.create_topic(f"{topic}-other", partitions=2)
+    shown: list[object] = []
+    token = token_of("ann")
+    monkeypatch.setenv("PENSTOCK_PULSAR_TOKEN", token)
+    async with PulsarTransport(server.url) as ann:
+        with pytest.raises(BrokerFailed, match="refuse") as refused:
+            await ann.produce(topic, [b"x"])
+        shown += [refused.value, refused.value.fields]
+    server.call("POST", "namespaces/public/default/permissions/ann", ["produce", "consume"])
+    async with PulsarTransport(server.url) as ann:
+        await ann.produce(topic, numbered(10))
+        async with ann.subscribe(topic, "billing") as consumer:
+            assert len(await take(consumer, 10)) == 10
+            await consumer.commit()
+        assert [one.records for one in await ann.lag(topic, "billing")] == [0, 0]
+        with pytest.raises(BrokerFailed, match="refuses this client"):
+            await ann.create_topic(f"{topic}-third")
+        shown += [ann, ann.statistics(), ann._settings]
+    monkeypatch.setenv("PENSTOCK_PULSAR_TOKEN", token[:-4] + "AAAA")
+    with pytest.raises(BrokerFailed, match="refuses this client") as wrong:
+        await PulsarTransport(server.url).open()
+    shown += [wrong.value, wrong.value.fields]
+    monkeypatch.delenv("PENSTOCK_PULSAR_TOKEN")
+    with pytest.raises(BrokerFailed, match="refuses this client"):
+        await PulsarTransport(server.url).open()
+    assert token[:-4] not in f"{shown!r} {[str(one) for one in shown]} {caplog.text}"
+
+
+def test_a_password_is_part_of_no_text(monkeypatch):
+    secret = "canary-of-the-tests"
+    transport = PulsarTransport(f"pulsar://ann:{secret}@localhost")
+    assert secret not in f"{transport!r} {transport._settings}"
+    monkeypatch.delenv("PENSTOCK_PULSAR_TOKEN", raising=False)
+    header = transport._settings.authorization()
+    assert header is not None
+    assert header.startswith("Basic ")
+    monkeypatch.setenv("PENSTOCK_PULSAR_PASSWORD", secret)
+    settings = PulsarTransport("pulsar://ann@localhost")._settings
+    assert settings.authorization() == header
+    assert settings.shown(f"a {secret}") == "a ***"
+
+
+@pytest.mark.parametrize(
+    ("url", "option"),
+    [
+        ("pulsar://", "url"),
+        ("pulsar://host/one", "url"),
+        ("pulsar://host/one/two/three", "url"),
+        ("pulsar://host?wings=2", "wings"),
+        ("pulsar://host?auto_create=maybe", "auto_create"),
+        ("pulsar://host?timeout=-1", "timeout"),
+        ("pulsar://host?connect_seconds=soon", "connect_seconds"),
+        ("pulsar://host?partitioner=murmur2", "partitioner"),
+        ("pulsar://host?compression=tar", "compression"),
+        ("pulsar://host?admin_url=host:8080", "admin_url"),
+        ("pulsar://host?options=1", "options"),
+    ],
+)
+def test_options_are_checked(url, option):
+    with pytest.raises(InvalidOption) as refused:
+        open_transport(url)
+    assert refused.value.option == option
+
+
+def test_native_options_are_checked():
+    with pytest.raises(InvalidOption, match="io_threads"):
+        PulsarTransport("pulsar://host", options={"io_thread": 2})
+
+
+def test_a_url_says_where_the_brokers_and_their_http_are():
+    settings = PulsarTransport("pulsar://a,b:99/shop/eu?timeout=2.5")._settings
+    assert settings.service_url == "pulsar://a:6650,b:99"
+    assert settings.admin_url == "http://a:8080"
+    assert (settings.tenant, settings.namespace, settings.timeout) == ("shop", "eu", 2.5)
+    settings = PulsarTransport("pulsar+ssl://a:99,b")._settings
+    assert settings.service_url == "pulsar+ssl://a:99,b:6651"
+    assert settings.admin_url == "https://a:8443"
+    assert settings.full("orders") == "persistent://public/default/orders"
+
+
+def test_without_the_client_the_error_names_the_extra(monkeypatch):
+    for name in [one for one in sys.modules if one.startswith("penstock.transports.pulsar")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pulsar", None)
+    with pytest.raises(MissingExtra, match=r"penstock\[pulsar\]"):
+        TransportRegistry().make("pulsar://localhost")
+
+
+# Topics and records
+
+
+@asynccontextmanager
+async def bare_client(server):
+    client = pulsar.Client(
+        f"pulsar://127.0.0.1:{server.port}",
+        authentication=pulsar.AuthenticationToken(token_of(ADMIN)),
+        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
+    )
+    try:
+        yield client
+    finally:
+        await asyncio.to_thread(client.close)
+
+
+async def test_messages_of_other_programs_are_records(server, topic):
+    """Also in a topic without partitions, without batches, and compressed."""
+    async with PulsarTransport(server.url) as transport, bare_client(server) as client:
+        for batching in (True, False):
+            producer = client.create_producer(
+                f"persistent://public/default/{topic}",
+                batching_enabled=batching,
+                compression_type=pulsar.CompressionType.ZLib,
+            )
+            producer.send(b"hello", properties={"trace": "7"}, partition_key="k", event_timestamp=9)
+            producer.send(b"again")
+            producer.close()
+        assert topic in await transport.topics()
+        assert await transport.partitions(topic) == 1
+        (lag,) = await transport.lag(topic, "billing")
+        assert (lag.records, lag.milliseconds > 10**12) == (4, True)
+        async with transport.subscribe(topic, "billing") as consumer:
+            records = await take(consumer, 4)
+            await consumer.commit({0: 2})
+            (behind,) = await transport.lag(topic, "billing")
+            assert (behind.records, behind.milliseconds > 10**12) == (2, True)
+    for first, second in (records[:2], records[2:]):
+        assert (first.key, first.value, first.timestamp) == (b"k", b"hello", 9)
+        assert dict(first.headers) == {"trace": b"7"}
+        assert (second.key, second.value, dict(second.headers)) == (None, b"again", {})
+        assert abs(datetime.now(UTC).timestamp() - second.timestamp / 1_000) < 60
+    assert [one.offset for one in records] == [0, 1, 2, 3]
+
+
+async def test_any_key_any_header_and_any_time_arrives(server, topic):
+    keys = [b"", b" a", b"a b", b"\x00\xff", b"a\r\nb", "ü".encode(), None]
+    headers = [
+        {"": b"x"},
+        {"penstock.key": b"1"},
+        {"a b": b"c", "ü": b"\r\n", "plain": b"text"},
+        {"raw": b"\xff", "text": b"t"},
+        {},
+        {"empty": b""},
+        None,
+    ]
+    times = [0, -5, 1, 10**12, 10**13, 7, 8]
+    async with PulsarTransport(server.url, compression="zstd") as transport:
+        await transport.create_topic(topic, partitions=1)
+        await transport.produce(topic, numbered(7), keys=keys, headers=headers, timestamps=times)
+        async with transport.subscribe(topic, "billing") as consumer:
+            records = await take(consumer, 7)
+    assert [one.key for one in records] == keys
+    assert [dict(one.headers) for one in records] == [one or {} for one in headers]
+    assert [one.timestamp for one in records] == times
+
+
+async def test_a_record_that_is_too_large_is_named(server, topic):
+    async with PulsarTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=1)
+        with pytest.raises(RecordTooLarge, match="6000000 bytes"):
+            await transport.produce(topic, [bytes(6_000_000)])
+        assert (await transport.produce(topic, [b"x"])).ranges == {0: (0, 1)}
+
+
+async def test_large_records_are_read_within_bounds(server, topic):
+    values = [bytes([number]) * 900_000 for number in range(40)]
+    async with PulsarTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=1)
+        await transport.produce(topic, values)
+        async with transport.subscribe(topic, "billing") as consumer:
+            assert values_of(await take(consumer, 40)) == values
+
+
+async def test_what_is_removed_moves_the_first_offset(server, topic):
+    async with PulsarTransport(server.url_of(PLAIN)) as transport:
+        assert not transport.capabilities.idempotence
+        await transport.create_topic(topic, partitions=1, keep=False)
+        name = f"{topic}-partition-0"
+        await transport.produce(topic, numbered(10))
+        async with transport.subscribe(topic, "behind") as behind:
+            await take(behind, 3)
+            await behind.commit({0: 3})
+        await _trimmed(server, name)
+        await transport.produce(topic, numbered(5, 10))
+        assert [(one.committed, one.end) for one in await transport.lag(topic, "new")] == [(10, 15)]
+        async with transport.subscribe(topic, "new") as consumer:
+            assert [one.offset for one in await take(consumer, 5)] == list(range(10, 15))
+        async with transport.subscribe(topic, "behind") as behind:
+            assert [one.offset for one in await take(behind, 5)] == list(range(10, 15))
+        await _trimmed(server, name)
+        assert [(one.committed, one.end) for one in await transport.lag(topic, "new")] == [(15, 15)]
+        assert (await transport.produce(topic, [b"x"])).ranges == {0: (15, 16)}
+
+
+async def _trimmed(server, name):
+    """A new ledger, and without the ones before."""
+    path = f"persistent/{PLAIN}/{name}"
+    await asyncio.to_thread(server.call, "PUT", f"{path}/unload")
+    await asyncio.to_thread(server.call, "POST", f"{path}/trim")
+
+
+async def test_a_place_is_found_among_many_entries(server, topic):
+    async with PulsarTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=1)
+        for start in range(0, 60, 3):
+            if start == 30:
+                # Another ledger.
+                path = f"persistent/public/default/{topic}-partition-0/unload"
+                await asyncio.to_thread(server.call, "PUT", path)
+            await transport.produce(topic, numbered(3, start))
+        async with transport.subscribe(topic, "billing") as consumer:
+            for offset in (59, 0, 29, 30, 31, 44, 60, 1):
+                await consumer.seek(offset, partition=0)
+                if offset < 60:
+                    (record,) = await take(consumer, 1)
+                    assert (record.offset, record.value) == (offset, b"%d" % offset)
+
+
+async def test_several_producers_in_one_partition_know_their_places(server, topic):
+    async with PulsarTransport(server.url) as one, PulsarTransport(server.url) as other:
+        await one.create_topic(topic, partitions=1)
+        done = await asyncio.gather(
+            *(who.produce(topic, [b"%d" % n] * 3) for n in range(20) for who in (one, other))
+        )
+        places = sorted(made.ranges[0] for made in done)
+        assert places[0][0] == 0
+        assert places[-1][1] == 120
+        async with one.subscribe(topic, "billing") as consumer:
+            records = await take(consumer, 120)
+        for number, made in enumerate(done):
+            first, end = made.ranges[0]
+            assert records[first].value == records[end - 1].value == b"%d" % (number // 2)
+
+
+async def test_a_topic_is_made_by_producing_unless_that_is_off(server, topic):
+    async with PulsarTransport(server.url, auto_create=False) as transport:
+        with pytest.raises(UnknownTopic, match=topic):
+            await transport.produce(topic, [b"x"])
+    async with PulsarTransport(server.url, partitions=3) as transport:
+        await transport.produce(topic, [b"x"])
+        assert await transport.partitions(topic) == 3
+
+
+async def test_names_with_dots_are_kept_apart_and_those_of_partitions_are_refused(server, topic):
+    names = [f"{topic}.0", f"{topic}_0", f"{topic}-0"]
+    async with PulsarTransport(server.url) as transport:
+        for number, name in enumerate(names, 1):
+            await transport.create_topic(name, partitions=1)
+            await transport.produce(name, numbered(number))
+            async with transport.subscribe(name, f"g.{name}") as consumer:
+                assert len(await take(consumer, number)) == number
+            assert await transport.groups(name) == [f"g.{name}"]
+        assert set(names) <= set(await transport.topics())
+        with pytest.raises(InvalidName, match="partition"):
+            await transport.create_topic("orders-partition-1")
+
+
+def test_the_native_partitioner_is_that_of_pulsars_client_in_java():
+    # String.hashCode, without its sign.
+    assert [native_hash(key) for key in (b"", b"a", b"hello", "ü€".encode())] == [
+        0,
+        97,
+        99162322,
+        252 * 31 + 8364,
+    ]
+    assert native_hash(b"polygenelubricants") == 0
+
+
+async def test_the_native_partitioner_is_used_when_it_is_asked_for(server, topic):
+    keys = [b"key-%d" % number for number in range(30)]
+    async with PulsarTransport(server.url, partitioner="native") as transport:
+        assert not transport.capabilities.keyed_routing
+        await transport.create_topic(topic, partitions=3)
+        await transport.produce(topic, numbered(30), keys=keys)
+        async with transport.subscribe(topic, "billing") as consumer:
+            for record in await take(consumer, 30):
+                assert record.partition == native_hash(record.key or b"") % 3
+
+
+# The log of the groups
+
+
+async def test_keys_are_replaced_at_their_revision_only(server, topic):
+    async with PulsarTransport(server.url) as transport:
+        keys = TopicKeys(transport._keys, topic)
+        key = ("groups", "a.b", "g")
+        assert await keys.get(key) is None
+        first = await keys.put(key, b"1", 0)
+        assert first is not None
+        assert await keys.put(key, b"2", 0) is None
+        assert await keys.put(key, b"2", first + 1) is None
+        second = await keys.put(key, b"2", first)
+        assert second is not None
+        assert await keys.get(key) == (b"2", second)
+        assert list(await keys.keys(("groups",))) == [key]
+        await keys.delete(key)
+        assert await keys.get(key) is None
+        assert await keys.put(key, b"3", second) is None
+        assert await keys.put(key, b"3", 0) is not None
+
+
+async def test_of_several_who_change_a_key_one_does(server, topic):
+    async with PulsarTransport(server.url) as one, PulsarTransport(server.url) as other:
+        stores = [TopicKeys(who._keys, topic) for who in (one, other)]
+        key = ("groups", topic, "g")
+        revision = 0
+        for number in range(10):
+            done = await asyncio.gather(
+                *(store.put(key, b"%d" % number, revision) for store in stores * 2)
+            )
+            (revision,) = [made for made in done if made is not None]
+            for store in stores:
+                assert await store.get(key) == (b"%d" % number, revision)
+
+
+async def test_a_snapshot_stands_for_what_was_before_it(server, topic, monkeypatch):
+    monkeypatch.setattr(pulsar_keys, "SNAPSHOT_RECORDS", 10)
+    async with (
+        PulsarTransport(server.url_of(PLAIN)) as one,
+        PulsarTransport(server.url_of(PLAIN)) as other,
+    ):
+        stores = [TopicKeys(who._keys, topic) for who in (one, other)]
+        logs = [await who._keys.of(topic) for who in (one, other)]
+        revisions = [0, 0]
+        for number in range(60):
+            if number == 30:
+                # Another ledger: the broker removes whole ones.
+                await _trimmed(server, f"{topic}~groups")
+            which = number % 2
+            written = await stores[which].put((str(which),), b"%d" % number, revisions[which])
+            assert written is not None
+            revisions[which] = written
+        for log in logs:
+            if log._truncating is not None:
+                await log._truncating
+        await _trimmed(server, f"{topic}~groups")
+        # The broker has removed the beginning; those who had read it go on.
+        assert KEEPER in (await logs[0]._index.ledgers()).cursors
+        assert (await logs[0]._index.bounds())[0] > 0
+        for store in stores:
+            assert await store.get(("0",)) == (b"58", revisions[0])
+    async with PulsarTransport(server.url_of(PLAIN)) as late:
+        store = TopicKeys(late._keys, topic)
+        assert await store.get(("0",)) == (b"58", revisions[0])
+        assert await store.get(("1",)) == (b"59", revisions[1])
+        assert await store.put(("1",), b"60", revisions[0]) is None
+        assert await store.put(("1",), b"60", revisions[1]) is not None
+
+
+async def test_what_others_write_to_the_log_is_passed_over(server, topic):
+    async with PulsarTransport(server.url) as transport, bare_client(server) as client:
+        store = TopicKeys(transport._keys, topic)
+        first = await store.put(("k",), b"1", 0)
+        producer = client.create_producer(f"persistent://public/default/{topic}~groups")
+        producer.send(b"\xff not ours")
+        assert first is not None
+        assert await store.put(("k",), b"2", first) is not None
+    async with PulsarTransport(server.url) as transport:
+        entry = await TopicKeys(PulsarKeys(transport._connection), topic).get(("k",))
+        assert entry is not None
+        assert entry.value == b"2"
+
+
+async def test_a_group_with_members_is_not_forgotten(server, topic):
+    async with PulsarTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=1)
+        async with transport.subscribe(topic, "billing"):
+            with pytest.raises(SubscriberBusy):
+                await transport.forget(topic, "billing")
+            with pytest.raises(SubscriberBusy):
+                await transport.delete_topic(topic)

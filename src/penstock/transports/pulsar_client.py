@@ -18,7 +18,6 @@ import pulsar  # type: ignore[import-untyped]
 from penstock.errors import (
     BrokerFailed,
     Closed,
-    DeadlineExceeded,
     PenstockError,
     RecordTooLarge,
     UnknownTopic,
@@ -282,15 +281,6 @@ class PulsarConnection:
             transport=NAME,
             address=address,
             seconds=seconds,
-        )
-
-    def late(self, what: str, seconds: float) -> DeadlineExceeded:
-        """The error of a wait that was too long."""
-        return DeadlineExceeded(
-            f"could not {what} within {seconds:g} s: Pulsar at {self.settings.service_url} does not "
-            "answer",
-            seconds=seconds,
-            transport=NAME,
         )
 
 

@@ -57,8 +57,8 @@ class Start(NamedTuple):
     position: Position | None
     """None: at the first entry that there is."""
     inclusive: bool
-    offset: int
-    """Of the first message that it gets, as far as nothing is removed meanwhile."""
+    offset: int | None
+    """Of the first message that it gets, unless something is removed meanwhile; None: ask."""
 
 
 @dataclass(frozen=True, slots=True)

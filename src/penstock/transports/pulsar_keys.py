@@ -31,6 +31,8 @@ SUFFIX = "~groups"
 KEEPER = "penstock"
 """The subscription that keeps what nobody has consumed; of a log, what its snapshot does not cover."""
 EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+THERE = (409, 412)
+"""There is one, or somebody else makes it right now."""
 SNAPSHOT_RECORDS = 500
 CLOCK_SECONDS = 60.0
 """How long the difference to the broker's clock is good for."""
@@ -281,19 +283,19 @@ class GroupLog:
                     self._trouble = None
             except PenstockError as error:
                 self._trouble = error
-                await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def _begin(self) -> None:
         """Read from the snapshot on, or from the first record when there is none."""
         self._known, self._before, self._expected = False, [], None
-        self._state = KeyState()
+        self._state, self._position = KeyState(), None
         ledgers = await self._index.ledgers()
         self._target = ledgers.at(ledgers.count - 1) if ledgers.count else None
         start = None
         if self._target is not None and KEEPER in ledgers.cursors:
             mark = mark_of(ledgers.cursors[KEEPER])
             start = mark if mark >= ledgers.at(0) else None
-        await self._reader.begin(Start(start, False, 0))
+        await self._reader.begin(Start(start, False, None))
         if self._target is None or (start is not None and start >= self._target):
             self._position = self._target
             self._replay(-1)
@@ -446,11 +448,11 @@ async def make_keeper(connection: PulsarConnection, topic: str) -> None:
     """Let the broker keep what is in a topic, and the topic itself, when nobody uses it."""
     path = connection.settings.path(topic)
     keeper = f"{path}/subscription/{KEEPER}"
-    answer = await connection.http.call("PUT", keeper, EARLIEST, may=(404, 409))
+    answer = await connection.http.call("PUT", keeper, EARLIEST, may=(404, *THERE))
     if answer.status == 404:
         # It does not make topics by itself.
         await connection.http.call("PUT", path, may=(409,))
-        await connection.http.call("PUT", keeper, EARLIEST, may=(409,))
+        await connection.http.call("PUT", keeper, EARLIEST, may=THERE)
 
 
 def _record(data: bytes) -> Record | None:

@@ -44,7 +44,7 @@ class PartitionReader:
         """Messages that were taken from the client and not returned yet."""
         self._next = 0
         self.position: Position | None = None
-        """The entry of the last message that was returned, or the one before the first."""
+        """The entry of the last message that was returned; None: the next offset is not known."""
         self._place = -1
         """Which message of that entry; -1: all of it is done."""
 
@@ -59,12 +59,12 @@ class PartitionReader:
         self._native = await self._connection.reader(
             self._topic, start.position, inclusive=start.inclusive
         )
-        self._next = start.offset
         self._place = -1
-        self.position = start.position
-        if start.position is not None and start.inclusive:
+        self.position = None
+        if start.offset is not None and start.position is not None:
+            self._next = start.offset
             ledger, entry = start.position
-            self.position = Position(ledger, entry - 1)
+            self.position = Position(ledger, entry - 1 if start.inclusive else entry)
 
     def close(self) -> None:
         """Let go of it."""

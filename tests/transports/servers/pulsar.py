@@ -48,9 +48,23 @@ NUMBERED = {
         f"{INTERCEPT}AppendIndexMetadataInterceptor"
     )
 }
-ANYBODY = "anybody"
-"""Who comes without a token; may do everything."""
+ADMIN = "admin"
+"""The role that may do everything."""
+PLAIN = "public/plain"
 SIGNING_KEY = bytes(range(32))
+
+
+def token_of(role: str) -> str:
+    """A token that the broker takes for this role."""
+
+    def part(data: bytes) -> str:
+        return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+    head = (
+        part(json.dumps({"alg": "HS256"}).encode()) + "." + part(json.dumps({"sub": role}).encode())
+    )
+    return f"{head}.{part(hmac.digest(SIGNING_KEY, head.encode(), hashlib.sha256))}"
+
 
 SETTINGS = {
     "bindAddress": "127.0.0.1",
@@ -78,27 +92,16 @@ SETTINGS = {
         "org.apache.pulsar.broker.authentication.AuthenticationProviderToken"
     ),
     "tokenSecretKey": f"data:;base64,{base64.b64encode(SIGNING_KEY).decode()}",
+    "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+    "brokerClientAuthenticationParameters": f"token:{token_of(ADMIN)}",
     "authorizationEnabled": "true",
-    "anonymousUserRole": ANYBODY,
-    "superUserRoles": ANYBODY,
+    "superUserRoles": ADMIN,
     **NUMBERED,
 }
 LOGGING = """<Configuration status="ERROR"><Appenders><Console name="C">
 <PatternLayout pattern="%d %-5p %c{1} %.600m%n"/></Console></Appenders>
 <Loggers><Root level="WARN"><AppenderRef ref="C"/></Root></Loggers></Configuration>
 """
-
-
-def token_of(role: str) -> str:
-    """A token that the broker takes for this role."""
-
-    def part(data: bytes) -> str:
-        return base64.urlsafe_b64encode(data).decode().rstrip("=")
-
-    head = (
-        part(json.dumps({"alg": "HS256"}).encode()) + "." + part(json.dumps({"sub": role}).encode())
-    )
-    return f"{head}.{part(hmac.digest(SIGNING_KEY, head.encode(), hashlib.sha256))}"
 
 
 class PulsarServer:
@@ -115,7 +118,11 @@ class PulsarServer:
 
     @property
     def url(self) -> str:
-        return f"pulsar://127.0.0.1:{self.port}/public/default?admin_url={self.http}"
+        return self.url_of("public/default")
+
+    def url_of(self, namespace: str) -> str:
+        """The URL of a namespace."""
+        return f"pulsar://127.0.0.1:{self.port}/{namespace}?admin_url={self.http}"
 
     @property
     def http(self) -> str:
@@ -156,7 +163,10 @@ class PulsarServer:
         request = urllib.request.Request(
             f"{self.http}/admin/v2/{path}",
             data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
+            headers={
+                "Content-Type": "application/json",
+                "Authorization": f"Bearer {token_of(ADMIN)}",
+            },
             method=method,
         )
         with urllib.request.urlopen(request, timeout=10) as answer:
@@ -207,18 +217,23 @@ class PulsarServer:
 
 
 @contextmanager
-def pulsar_server(
-    settings: Mapping[str, str] | None = None, *, deduplication: bool = True
-) -> Iterator[PulsarServer]:
-    """A broker that runs, until the end of the block. Skips when there is none to be had."""
+def pulsar_server(settings: Mapping[str, str] | None = None) -> Iterator[PulsarServer]:
+    """A broker that runs, until the end of the block. Skips when there is none to be had.
+
+    Who comes needs a token; the environment of the tests has that of the administrator meanwhile.
+    The namespace ``public/default`` removes duplicates, ``public/plain`` does not.
+    """
     if MISSING is not None:
         pytest.skip(MISSING)
     folder = Path(tempfile.mkdtemp(prefix="penstock-pulsar-"))
     server = PulsarServer(folder, settings)
     try:
         server.start()
-        server.call("POST", "namespaces/public/default/deduplication", deduplication)
-        yield server
+        server.call("POST", "namespaces/public/default/deduplication", True)
+        server.call("PUT", f"namespaces/{PLAIN}", {})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PENSTOCK_PULSAR_TOKEN", token_of(ADMIN))
+            yield server
     finally:
         server.kill()
         shutil.rmtree(folder, ignore_errors=True)
