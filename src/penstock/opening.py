@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -11,15 +12,20 @@ from penstock.log.queue import WalMessageQueue
 from penstock.log.topic import TopicConfig
 from penstock.resilience.bus import ResilientMessageBus
 from penstock.scaling.bus import ScalableMessageBus
+from penstock.scaling.log_records import TopicLog
+from penstock.streaming.bus_log import TransportLog
 from penstock.transports.registry import shared_registry
-
-WITH_A_BUS = ("log", "memory")
-"""Schemes that a bus can be opened on."""
 
 
 @asynccontextmanager
 async def open_bus(
-    url: str, *, name: str = "bus", defaults: TopicConfig | None = None, **options: Any
+    url: str,
+    *,
+    name: str = "bus",
+    defaults: TopicConfig | None = None,
+    state: str | os.PathLike[str] | None = None,
+    transport_options: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> AsyncIterator[ScalableMessageBus]:
     """The usual stack for a URL, started; stopped and closed at the end of the block.
 
@@ -27,18 +33,40 @@ async def open_bus(
     ``publish`` returns when the event is on the disk, groups of handlers go on after a crash, and so
     do schedules, approvals and dead letters. ``defaults`` are the settings of new topics.
 
-    ``options`` go to :class:`ScalableMessageBus`. Two processes on one log need two names, or the
-    same groups would compete for their place.
+    ``kafka://``, ``nats://``, ``rabbitmq://``, ``redis://`` and ``pulsar://`` keep events on a
+    broker: ``publish`` returns when the broker has acknowledged the event, and each group of handlers
+    is a group of the broker, shared by all processes. Dead letters, schedules and approvals are in
+    the log in the directory ``state``; without one they are in memory, and end with the process.
+    ``transport_options`` go to the transport, beside those in the URL.
+
+    Other ``options`` go to :class:`ScalableMessageBus`. Two processes on one log need two names, or
+    the same groups would compete for their place. Raises TransportError when a broker does not
+    answer in time.
     """
-    scheme, _, rest = url.partition(":")
     async with AsyncExitStack() as stack:
-        queue = None
-        if scheme == "log":
-            queue = await stack.enter_async_context(_queue(url, rest, defaults))
-        elif scheme != "memory":
-            raise _refusal(url)
-        inner = ResilientMessageBus(name=name, log=queue)
-        yield await stack.enter_async_context(ScalableMessageBus(inner, log=queue, **options))
+        journals, topics = await _opened(stack, url, defaults, state, transport_options)
+        inner = ResilientMessageBus(name=name, log=journals)
+        yield await stack.enter_async_context(ScalableMessageBus(inner, log=topics, **options))
+
+
+async def _opened(
+    stack: AsyncExitStack,
+    url: str,
+    defaults: TopicConfig | None,
+    state: str | os.PathLike[str] | None,
+    options: Mapping[str, Any] | None,
+) -> tuple[WalMessageQueue | None, TopicLog | None]:
+    """Where the bus keeps what it must remember, and where its topics are."""
+    scheme, _, rest = url.partition(":")
+    if scheme == "memory":
+        return None, None
+    if scheme == "log":
+        queue = await stack.enter_async_context(_queue(url, rest, defaults))
+        return queue, queue
+    topics = await stack.enter_async_context(_broker(url, scheme, defaults, options))
+    if state is None:
+        return None, topics
+    return await stack.enter_async_context(WalMessageQueue(state)), topics
 
 
 def _queue(url: str, rest: str, defaults: TopicConfig | None) -> WalMessageQueue:
@@ -48,24 +76,30 @@ def _queue(url: str, rest: str, defaults: TopicConfig | None) -> WalMessageQueue
     return WalMessageQueue(path, defaults=defaults)
 
 
-def _refusal(url: str) -> Exception:
-    """Why there is no bus on a URL. The URL is not repeated: it may hold a password."""
-    scheme, colon, _ = url.partition(":")
-    known = shared_registry().schemes()
-    use = " or ".join(f"{one}:" for one in WITH_A_BUS)
-    if colon and scheme in known:
-        return NotSupported(
-            f"{scheme}: has a transport, which carries streams (penstock.transports.open_transport), "
-            f"but cannot carry a bus yet: use {use}",
+def _broker(
+    url: str, scheme: str, defaults: TopicConfig | None, options: Mapping[str, Any] | None
+) -> TransportLog:
+    registry = shared_registry()
+    if scheme not in registry.schemes() or ":" not in url:
+        raise _unknown(url, registry.schemes())
+    partitions = None if defaults is None else defaults.partitions
+    if defaults is not None and defaults != TopicConfig(partitions=defaults.partitions):
+        raise NotSupported(
+            f"of the settings of a topic, {scheme}: takes the number of partitions only; the others "
+            "are for log: and are set on the broker itself",
             scheme=scheme,
         )
-    others = [f"{one}:" for one in known if one not in WITH_A_BUS]
-    there_are = (
-        f"; {', '.join(others)} have transports for streams, but no bus yet" if others else ""
-    )
+    return TransportLog(registry.make(url, **(options or {})), partitions=partitions)
+
+
+def _unknown(url: str, known: tuple[str, ...]) -> InvalidOption:
+    """No bus on a URL. The URL is not repeated: it may hold a password."""
+    scheme, colon, _ = url.partition(":")
+    schemes = sorted({*known, "log", "memory"})
     return InvalidOption(
-        f"no bus can be opened on {scheme[:20] + colon!r}: use {use}, as in log:./data{there_are}",
+        f"no bus can be opened on {scheme[:20] + colon!r}: use log:, as in log:./data, or "
+        f"{', '.join(f'{one}:' for one in schemes if one != 'log')}",
         option="url",
         scheme=scheme,
-        known=known,
+        known=schemes,
     )
