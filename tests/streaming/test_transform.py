@@ -8,7 +8,8 @@ import pytest
 
 from penstock import TopicConfig
 from penstock.errors import Fenced, LimitReached
-from penstock.streaming import Outgoing, Transform, transform
+from penstock.streaming import Outgoing, Transform
+from penstock.transports import producers
 from penstock.transports.embedded import EmbeddedTransport
 
 FOUR = TopicConfig(partitions=4)
@@ -134,7 +135,7 @@ async def test_a_second_run_of_a_named_producer_takes_over(transport):
 
 
 async def test_slots_are_bounded_and_free_again(transport, monkeypatch):
-    monkeypatch.setattr(transform, "SLOTS_MAX", 1)
+    monkeypatch.setattr(producers, "SLOTS_MAX", 1)
     await fill(transport, 10)
     made = Transform(transport, "orders", "billing", copied)
     async with running(made):

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("confluent_kafka")
-from confluent_kafka.admin import (
-    AdminClient,
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._scram import (
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
@@ -100,7 +100,7 @@ async def test_records_go_over_tls_after_a_login(server, folder, mechanism, monk
 async def test_a_wrong_password_is_said_to_be_one(server, folder, monkeypatch, caplog):
     monkeypatch.setenv("PENSTOCK_KAFKA_PASSWORD", f"{SECRET}-wrong")
     transport = KafkaTransport(url_of(server, folder, "PLAIN"), connect_seconds=3.0)
-    with pytest.raises(Unreachable, match="(?i)authentication") as refused:
+    with pytest.raises(Unreachable, match=r"(?i)authentication") as refused:
         await transport.open()
     assert SECRET not in f"{refused.value} {refused.value.fields} {transport!r} {caplog.text}"
 
@@ -108,5 +108,5 @@ async def test_a_wrong_password_is_said_to_be_one(server, folder, monkeypatch, c
 async def test_a_server_with_another_certificate_is_not_trusted(server, folder, monkeypatch):
     monkeypatch.setenv("PENSTOCK_KAFKA_PASSWORD", SECRET)
     transport = KafkaTransport(url_of(server, folder, "PLAIN", "stranger"), connect_seconds=3.0)
-    with pytest.raises(Unreachable, match="(?i)certificate"):
+    with pytest.raises(Unreachable, match=r"(?i)certificate"):
         await transport.open()

@@ -1,4 +1,4 @@
-"""Consume, transform, produce: from one topic into others on the log, every effect exactly once.
+"""Consume, transform, produce: from one topic into others, every effect exactly once.
 
 ::
 
@@ -15,25 +15,15 @@ leaves both or neither. Any number of processes may run the same transform: they
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from penstock.errors import DeadlineExceeded, Fenced, LimitReached
-from penstock.log.producer import Producer
-from penstock.log.transaction import Transaction
-from penstock.transports.base import BATCH_RECORDS_MAX
+from penstock.errors import Fenced
+from penstock.transports.base import BATCH_RECORDS_MAX, Consumer, Transport
+from penstock.transports.producers import StreamProducer, StreamTransaction
 from penstock.transports.records import StartPosition, StreamBatch
-
-if TYPE_CHECKING:
-    from penstock.transports.embedded import EmbeddedTransport
-    from penstock.transports.embedded_consumer import EmbeddedConsumer
-
-SLOTS_MAX = 1_000
-"""How many processes and tasks may run one transform at a time."""
 
 
 class Outgoing(NamedTuple):
@@ -67,14 +57,15 @@ class Transform:
     it returned in a committed transaction is ever seen. What it does beside that happens as often as
     it is called. When it raises, so does :meth:`run`; nothing of that batch has happened.
 
-    Each run has a producer of its own, ``<group>.<source>.<number>``: the first whose last owner is
-    gone. Name one with ``producer`` to have exactly one run over all processes; a second one fences
-    the first. Other options are those of ``EmbeddedTransport.subscribe``.
+    Each run has a producer of its own; on a log that is ``<group>.<source>.<number>``, the first whose
+    last owner is gone. Name one with ``producer`` to have exactly one run over all processes; a second
+    one fences the first. Other options are those of the transport's ``subscribe``. The transport has to
+    have transactions, or this raises NotSupported.
     """
 
     def __init__(
         self,
-        transport: EmbeddedTransport,
+        transport: Transport,
         source: str,
         group: str,
         function: TransformFunction,
@@ -84,6 +75,7 @@ class Transform:
         records_max: int = BATCH_RECORDS_MAX,
         **options: Any,
     ) -> None:
+        transport.capabilities.require(transport.name, ["transactions"])
         self._transport = transport
         self._source = source
         self._group = group
@@ -108,14 +100,13 @@ class Transform:
         consumer = self._transport.subscribe(
             self._source, self._group, start=self._start, **self._options
         )
-        async with self._producer() as producer, consumer:
+        producing = self._transport.transactional(self._group, self._source, self._producer_name)
+        async with producing as producer, consumer:
             while True:
                 batch = await consumer.next_batch(records_max=self._records_max)
                 await self._one(producer, consumer, batch)
 
-    async def _one(
-        self, producer: Producer, consumer: EmbeddedConsumer, batch: StreamBatch
-    ) -> None:
+    async def _one(self, producer: StreamProducer, consumer: Consumer, batch: StreamBatch) -> None:
         try:
             async with producer.transaction() as transaction:
                 produced = await self._produce(transaction, batch)
@@ -125,12 +116,13 @@ class Transform:
                 raise
             # Its records come again to whoever has the partition now.
             self._counts.fenced += 1
+            await consumer.rewind(batch)
             return
         self._counts.batches += 1
         self._counts.consumed += len(batch.records)
         self._counts.produced += produced
 
-    async def _produce(self, transaction: Transaction, batch: StreamBatch) -> int:
+    async def _produce(self, transaction: StreamTransaction, batch: StreamBatch) -> int:
         returned = self._function(batch)
         if inspect.isawaitable(returned):
             returned = await returned
@@ -141,37 +133,8 @@ class Transform:
             await _publish(transaction, topic, records)
         return sum(map(len, topics.values()))
 
-    @asynccontextmanager
-    async def _producer(self) -> AsyncIterator[Producer]:
-        """The producer of this run; its slot is free again at once when the process dies."""
-        if self._producer_name is not None:
-            async with self._transport.queue.producer(self._producer_name) as producer:
-                yield producer
-            return
-        name, slot = await asyncio.to_thread(self._claim)
-        try:
-            async with self._transport.queue.producer(name) as producer:
-                yield producer
-        finally:
-            await asyncio.to_thread(slot.__exit__, None, None, None)
 
-    def _claim(self) -> tuple[str, AbstractContextManager[None]]:
-        for number in range(SLOTS_MAX):
-            name = f"{self._group}.{self._source}.{number}"
-            slot = self._transport.queue.store.lock(f"producers/{name}/owner", 0)
-            try:
-                slot.__enter__()
-            except DeadlineExceeded:
-                continue
-            return name, slot
-        raise LimitReached(
-            f"{SLOTS_MAX} runs of {self._source!r} for group {self._group!r} are at work",
-            limit="slots",
-            value=SLOTS_MAX,
-        )
-
-
-async def _publish(transaction: Transaction, topic: str, records: list[Outgoing]) -> None:
+async def _publish(transaction: StreamTransaction, topic: str, records: list[Outgoing]) -> None:
     _, values, keys, headers, timestamps = zip(*records, strict=True)
     if any(one is not None for one in timestamps):
         # Some have a time of their own, others get that of their entry: one by one.

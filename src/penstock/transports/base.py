@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, Self
 
@@ -19,6 +20,7 @@ from penstock.log.lag import PartitionLag
 from penstock.stores.base import PersistentBackingStore
 from penstock.transports.assignment import Handled, MemberAssignment, OnRevoke
 from penstock.transports.capabilities import Capabilities
+from penstock.transports.producers import StreamProducer
 from penstock.transports.records import Produced, StartPosition, StreamBatch
 
 PRODUCE_TIMEOUT_SECONDS = 30.0
@@ -89,6 +91,12 @@ class Consumer(ABC):
     async def resume(self, *partitions: int) -> None:
         """Deliver records of these partitions again."""
 
+    async def rewind(self, batch: StreamBatch) -> None:
+        """Deliver a batch again whose transaction was given up, if it is still this member's.
+
+        Nothing on transports where a transaction is given up only with the partition.
+        """
+
     @abstractmethod
     def assignment(self) -> MemberAssignment:
         """Which partitions this member has, and since which generation."""
@@ -145,6 +153,16 @@ class Transport(ABC):
         buffer makes it wait. After an error, a cancellation or a crash a leading part may have
         been sent.
         """
+
+    def transactional(
+        self, group: str, topic: str, name: str | None = None
+    ) -> AbstractAsyncContextManager[StreamProducer]:
+        """The producer of one run that reads a topic as a group; NotSupported without transactions.
+
+        One of the same ``name`` elsewhere is fenced. Without a name it is one of its own.
+        """
+        self.capabilities.require(self.name, ["transactions"])
+        raise NotSupported(f"the transport {self.name!r} gives no producers of transactions")
 
     @abstractmethod
     def subscribe(

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -31,6 +32,7 @@ from penstock.transports.base import CLOSE_TIMEOUT_SECONDS, PRODUCE_TIMEOUT_SECO
 from penstock.transports.capabilities import Capabilities
 from penstock.transports.embedded_consumer import EmbeddedConsumer, MakeSession
 from penstock.transports.options import check_options
+from penstock.transports.producers import StreamProducer, log_producer
 from penstock.transports.records import Produced, StartPosition
 
 CAPABILITIES = Capabilities(
@@ -49,6 +51,7 @@ CAPABILITIES = Capabilities(
     lag_time=True,
     list_groups=True,
     repartition=True,
+    transactions=True,
 )
 """What it can do on every store; durable and shared depend on the store."""
 
@@ -124,6 +127,12 @@ class EmbeddedTransport(Transport):
         return await self.queue.publish_many(
             topic, values, keys=keys, headers=headers, timestamps=timestamps, timeout=timeout
         )
+
+    def transactional(
+        self, group: str, topic: str, name: str | None = None
+    ) -> AbstractAsyncContextManager[StreamProducer]:
+        """The producer of one run: ``name``, or the first of ``<group>.<topic>.<number>`` that is free."""
+        return log_producer(self.queue, group, topic, name)
 
     def subscribe(
         self,

@@ -249,6 +249,18 @@ class KafkaTransport(Transport):
             self._producers,
         )
 
+    def transactional(
+        self, group: str, topic: str, name: str | None = None
+    ) -> TransactionalProducer:
+        """The producer of one run; without a ``name`` nobody else has, or takes over, the same.
+
+        Fencing is the group's: the offsets of a member that lost its partition abort the transaction.
+        What a run that died had begun is aborted when its name is opened again, or after
+        ``transaction.timeout.ms`` (a minute); readers wait for that.
+        """
+        own = f"{group}.{topic}.{self._system.random.getrandbits(64):016x}"
+        return self.producer(name or own)
+
     # Consuming
 
     def subscribe(

@@ -15,13 +15,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
-from penstock.errors import (
-    Closed,
-    DeadlineExceeded,
-    OffsetOutOfRange,
-    PenstockError,
-    UsageError,
-)
+from penstock.errors import Closed, DeadlineExceeded, Fenced, PenstockError, UsageError
 from penstock.system import System
 from penstock.transports.assignment import MemberAssignment, OnRevoke
 from penstock.transports.base import BATCH_RECORDS_MAX, Consumer
@@ -251,6 +245,14 @@ class KafkaConsumer(Consumer):
             await self._commit(offsets, backwards=True)
             await self._go_to(offsets)
 
+    async def rewind(self, batch: StreamBatch) -> None:
+        """Deliver a batch again, unless its partition is another member's, or was since."""
+        self._check_usable()
+        with suppress(Fenced):
+            self.wanted(batch)
+            async with self._own_turn():
+                await self._go_to({batch.partition: batch.records[0].offset})
+
     @asynccontextmanager
     async def _own_turn(self) -> AsyncIterator[None]:
         """The pump is between two calls, and soon."""
@@ -387,13 +389,7 @@ class KafkaConsumer(Consumer):
             what = f"look for the end of {self.topic!r}"
             _, end = await self._translated(what, self.job(self._member.ends, number))
             if not 0 <= offset <= end:
-                raise OffsetOutOfRange(
-                    f"offset {offset} of {self.topic}/{number} cannot be committed: use 0 to {end}",
-                    topic=self.topic,
-                    partition=number,
-                    offset=offset,
-                    end=end,
-                )
+                raise self._owned.beyond(number, offset, end)
 
     # What the client says; see Hooks in kafka_member. In its thread.
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from penstock.errors import Fenced, UnknownPartition, UsageError
+from penstock.errors import Fenced, OffsetOutOfRange, UnknownPartition, UsageError
 from penstock.transports.kafka_member import Fetched
 from penstock.transports.records import StreamBatch, StreamRecord
 
@@ -146,6 +146,16 @@ class Holdings(dict[int, Owned]):
         owned = self.get(batch.partition)
         if owned is not None and batch.records and batch.records[0].offset < owned.since:
             raise self.fenced(batch.partition, "was another member's since that was delivered")
+
+    def beyond(self, partition: int, offset: int, end: int) -> OffsetOutOfRange:
+        """The error of a commit of an offset that is not there."""
+        return OffsetOutOfRange(
+            f"offset {offset} of {self._topic}/{partition} cannot be committed: use 0 to {end}",
+            topic=self._topic,
+            partition=partition,
+            offset=offset,
+            end=end,
+        )
 
     def fenced(self, partition: int, why: str) -> Fenced:
         """The error of a commit of what is not this member's."""
