@@ -3,11 +3,14 @@
 import json
 import threading
 from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from itertools import repeat
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 
@@ -128,7 +131,49 @@ def test_files_tell_their_bounds(options: TableOptions) -> None:
     (file,) = stage(options, rows((3, "de", 2.5), (1, "x" * 40, -1.0)))
     told = json.loads(file.statistics)
     assert told["minValues"] == {"id": 1, "amount": -1.0, "country": "de"}
-    assert told["maxValues"] == {"id": 3, "amount": 2.5}
+    # A long text is cut, to one that comes after all that begin so.
+    assert told["maxValues"] == {"id": 3, "amount": 2.5, "country": "x" * 31 + "y"}
+
+
+OF_ALL_KINDS = pa.table(
+    {
+        "id": pa.array([1, 2], pa.int32()),
+        "text": ["x" * 99 + "a", "x" * 99 + "b"],
+        "flag": [True, False],
+        "at": pa.array([datetime(2026, 1, 1, 0, 0, 0, 999, UTC), None], pa.timestamp("us", "UTC")),
+        "day": [date(2026, 1, 1), None],
+        "price": [Decimal("1.5"), Decimal("2.25")],
+        "never": pa.array([None, None], pa.int64()),
+        "bytes": [b"a", b"b"],
+        "many": [[1], [2]],
+    }
+)
+
+
+@pytest.mark.parametrize("row", [0, 1])
+@pytest.mark.parametrize("name", [one for one in OF_ALL_KINDS.column_names if one != "many"])
+def test_readers_that_skip_files_find_values_of_every_kind(
+    options: TableOptions, name: str, row: int
+) -> None:
+    add(options, OF_ALL_KINDS.to_batches()[0], 0)
+    value = OF_ALL_KINDS[name][row]
+    if value.is_valid:
+        table = DeltaTable(options.path).to_pyarrow_dataset()
+        found = table.to_table(filter=ds.field(name) == value)
+        assert found["id"].to_pylist() == [row + 1]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), Decimal("0.1234567890123456789")])
+def test_a_file_with_a_value_that_has_no_bound_is_never_skipped(
+    options: TableOptions, value: object
+) -> None:
+    add(options, pa.table({"id": [1], "odd": [value]}).to_batches()[0], 0)
+    table = DeltaTable(options.path).to_pyarrow_dataset()
+    assert table.to_table(filter=ds.field("id") == 1).num_rows == 1
+    (file,) = stage(options, *pa.table({"id": [2], "odd": [value]}).to_batches())
+    told = json.loads(file.statistics)
+    assert "minValues" not in told
+    assert told["nullCount"] == {"id": 0, "odd": 0}
 
 
 def test_a_new_column_needs_leave(options: TableOptions) -> None:

@@ -7,12 +7,12 @@ transaction, here the micro-batch: a batch that Spark does again is recognised a
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
-from deltalake.exceptions import DeltaError
-from deltalake.transaction import AddAction, create_table_with_add_actions
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from penstock.errors import InvalidOption, StoreFailed
 from penstock.spark.table_files import WrittenFile, remove_files
@@ -21,6 +21,7 @@ from penstock.system import Files, OsClock, OsFiles
 
 RETRIES_MAX = 20
 LOG = "_delta_log"
+LAST_SUMMARY = "_last_checkpoint"
 
 
 def open_table(path: str) -> DeltaTable | None:
@@ -71,13 +72,7 @@ def _add(
     transaction: tuple[str, int] | None,
     overwrite: bool,
 ) -> None:
-    now = OsClock().time_ms()
-    actions = [
-        AddAction(
-            one.path.replace(os.sep, "/"), one.size, one.partition_values, now, True, one.statistics
-        )
-        for one in written
-    ]
+    actions = _additions(written)
     properties = CommitProperties(
         max_commit_retries=RETRIES_MAX,
         app_transactions=[Transaction(*transaction)] if transaction else None,
@@ -93,6 +88,53 @@ def _add(
         [*actions], "overwrite" if overwrite else "append", table.schema(),
         partition_by=partition_by or None, commit_properties=properties,
     )  # fmt: skip
+
+
+def replace_files(
+    table: DeltaTable,
+    options: TableOptions,
+    old: Iterable[str],
+    new: Sequence[WrittenFile],
+    transaction: tuple[str, int],
+) -> None:
+    """Files of the table go and others come, in one commit; durable when it returns.
+
+    Raises CommitFailedError, and changes nothing, when the table is not what it was when it was
+    opened.
+    """
+    now = OsClock().time_ms()
+    properties = CommitProperties(
+        custom_metadata={"isBlindAppend": False},
+        max_commit_retries=0,
+        app_transactions=[Transaction(*transaction)],
+    )
+    try:
+        table.create_write_transaction(
+            [*(RemoveAction(path, True, now) for path in old), *_additions(new)],
+            "append", table.schema(), partition_by=list(options.partition_by) or None,
+            commit_properties=properties,
+        )  # fmt: skip
+    except CommitFailedError:
+        raise
+    except DeltaError as error:
+        raise StoreFailed(f"the table {options.path} could not be changed: {error}") from error
+    make_log_durable(options.path)
+
+
+def _additions(written: Sequence[WrittenFile]) -> list[AddAction]:
+    now = OsClock().time_ms()
+    return [
+        AddAction(
+            one.path.replace(os.sep, "/"), one.size, one.partition_values, now, True, one.statistics
+        )
+        for one in written
+    ]
+
+
+def with_columns(table: DeltaTable, schema: pa.Schema, options: TableOptions) -> DeltaTable:
+    """The table with all columns of the schema, as :func:`check_schema` allows it."""
+    _evolve(table, Schema.from_arrow(schema), options)
+    return table
 
 
 def check_schema(options: TableOptions, schema: pa.Schema) -> None:
@@ -157,15 +199,19 @@ def make_log_durable(path: str, files: Files | None = None) -> None:
     """The commit is a file that was renamed; without a sync a power cut could take it back."""
     files = files or OsFiles()
     folder = os.path.join(path, LOG)
-    newest = max(
-        name
-        for name, is_folder in files.list_directory(folder)
-        if name.endswith(".json") and not is_folder
-    )
-    descriptor = files.open(os.path.join(folder, newest))
+    there = {name for name, is_folder in files.list_directory(folder) if not is_folder}
+    newest = max(name for name in there if name.endswith(".json"))
+    # Every hundred commits or so there is a summary, which readers begin with.
+    summaries = sorted(name for name in there if name.endswith(".checkpoint.parquet"))[-1:]
+    for name in [newest, *summaries, *({LAST_SUMMARY} & there)]:
+        _sync(os.path.join(folder, name), files)
+    files.sync_directory(folder)
+    files.sync_directory(path)
+
+
+def _sync(path: str, files: Files) -> None:
+    descriptor = files.open(path)
     try:
         files.sync(descriptor)
     finally:
         files.close(descriptor)
-    files.sync_directory(folder)
-    files.sync_directory(path)

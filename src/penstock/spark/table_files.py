@@ -15,14 +15,11 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
+from penstock.spark.table_statistics import statistics_of
 from penstock.system import Files, OsFiles, System
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-STATISTICS_COLUMNS_MAX = 32
-TEXT_MAX = 32
-"""Longer texts would have to be cut, and a cut upper bound is none."""
 OPEN_FILES_MAX = 256
 
 
@@ -134,28 +131,3 @@ def _partition_values(path: str) -> Iterator[tuple[str, str | None]]:
     for part in os.path.dirname(path).split(os.sep):
         name, _, value = part.partition("=")
         yield unquote(name), None if value == NULL_PARTITION else unquote(value)
-
-
-def statistics_of(metadata: pq.FileMetaData) -> dict[str, Any]:
-    """Rows, and for simple columns the smallest and largest value: readers skip files by them."""
-    found: dict[str, Any] = {"numRecords": metadata.num_rows}
-    bounds = {"minValues": min, "maxValues": max}
-    for number in range(min(metadata.num_columns, STATISTICS_COLUMNS_MAX)):
-        groups = [metadata.row_group(n).column(number) for n in range(metadata.num_row_groups)]
-        name = groups[0].path_in_schema if groups else ""
-        kept = [group.statistics for group in groups]
-        if not groups or "." in name or not all(one and one.has_min_max for one in kept):
-            continue
-        for key, choose in bounds.items():
-            value = choose(one.min if choose is min else one.max for one in kept)
-            if _is_simple(value):
-                found.setdefault(key, {})[name] = value
-    return found
-
-
-def _is_simple(value: object) -> bool:
-    if isinstance(value, str):
-        return len(value) <= TEXT_MAX
-    if isinstance(value, float):
-        return value == value and abs(value) != float("inf")
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import KeyNotFound
-from penstock.spark.table_commit import open_table
+from penstock.spark.table_commit import make_log_durable, open_table
+from penstock.spark.table_files import make_durable
+from penstock.system import OsFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,8 +53,18 @@ class WarehouseTable:
         return spark.read.option("basePath", self.path).schema(schema).parquet(*files)
 
     def compact(self, *, target_bytes: int | None = None) -> dict[str, Any]:
-        """Put small files together; readers of older versions are not disturbed."""
-        return dict(self._open().optimize.compact(target_size=target_bytes))
+        """Put small files together; readers of older versions are not disturbed.
+
+        The old files stay until :meth:`vacuum` removes them. The new ones are on the disk when it returns.
+        """
+        table = self._open()
+        before = set(table.file_uris())
+        figures = dict(table.optimize.compact(target_size=target_bytes))
+        table.update_incremental()
+        new = [uri.removeprefix("file://") for uri in set(table.file_uris()) - before]
+        make_durable(self.path, sorted(new), OsFiles())
+        make_log_durable(self.path)
+        return figures
 
     def vacuum(self, *, older_than_hours: int = WEEK_HOURS, dry_run: bool = True) -> list[str]:
         """Remove files that no version of the last hours has; only name them in a dry run.
