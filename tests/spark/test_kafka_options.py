@@ -11,7 +11,7 @@ from penstock.errors import InvalidOption, NotSupported
 pytest.importorskip("pyspark", reason="Spark needs: pip install 'penstock[spark]'")
 pytest.importorskip("confluent_kafka", reason="Kafka needs: pip install 'penstock[kafka]'")
 
-from penstock.spark.kafka_jars import KNOWN_TO_WORK, kafka_jars
+from penstock.spark.kafka_connector import KNOWN_TO_WORK, kafka_jars
 from penstock.spark.kafka_options import connection, source_options
 from penstock.spark.kafka_topics import path_of
 from penstock.spark.options import read_options

@@ -20,8 +20,8 @@ pytest.importorskip("confluent_kafka", reason="Kafka needs: pip install 'penstoc
 
 from pyspark.errors import PySparkException
 
+from penstock.spark.kafka_connector import kafka_jars
 from penstock.spark.kafka_group import KafkaGroup
-from penstock.spark.kafka_jars import kafka_jars
 from penstock.spark.kafka_topics import read_topics, write_topics
 from penstock.spark.pipeline import Pipeline
 from penstock.spark.report import report_of

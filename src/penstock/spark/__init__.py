@@ -12,7 +12,7 @@ from penstock.errors import MissingExtra
 from penstock.spark.session import spark_session
 
 if TYPE_CHECKING:
-    from penstock.spark.kafka_jars import kafka_jars
+    from penstock.spark.kafka_connector import kafka_jars
     from penstock.spark.kafka_topics import read_topics, write_topics
     from penstock.spark.listener import GroupListener, follow
     from penstock.spark.loading import load_pipeline
@@ -62,7 +62,7 @@ _HOMES = {
     "follow": "listener",
     "good": "steps",
     "join": "steps",
-    "kafka_jars": "kafka_jars",
+    "kafka_jars": "kafka_connector",
     "load_pipeline": "loading",
     "read_topics": "kafka_topics",
     "report_of": "report",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InvalidOption
 from penstock.log.names import check_name
-from penstock.spark.kafka_jars import add_connector
+from penstock.spark.kafka_connector import add_connector
 from penstock.spark.kafka_options import connection, is_kafka, source_options
 from penstock.spark.sink_options import SinkOptions, check_columns, read_sink_options
 
