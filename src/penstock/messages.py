@@ -198,6 +198,8 @@ class Envelope(msgspec.Struct, gc=False):
     """The partition of the topic that it is in, where the topic has partitions."""
     offset: int | None = None
     """Its place in the log, when it comes from there."""
+    log_partition: int | None = None
+    """The partition of the log that this is a place in."""
     group: str | None = None
     """The group that it is for, when it comes from the log; None: for everybody."""
     lane: Any = None

@@ -178,7 +178,8 @@ class Burial:
         if letter.group is None:
             self._intake.admit_nowait(envelope)
             return None
-        envelope.group, envelope.offset = letter.group, letter.offset
+        envelope.group = letter.group
+        envelope.log_partition, envelope.offset = letter.partition, letter.offset
         delivery = delivery_of(envelope)
         before = len(delivery.done)
         taken: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -230,7 +231,7 @@ class Burial:
             first_failed_ms=attempts.first_failed_ms,
             last_failed_ms=attempts.last_failed_ms,
             replays=_replays(envelope.headers),
-            partition=envelope.partition,
+            partition=envelope.partition if envelope.offset is None else envelope.log_partition,
             offset=envelope.offset,
             group=envelope.group,
         )

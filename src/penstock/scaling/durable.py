@@ -285,7 +285,8 @@ class DurableTopics:
         kept = [(reader, reader.keep_here(envelope)) for reader in readers]
         try:
             written = await self.publish(envelope, durable=True, timeout=timeout)
-            return [await reader.handle_here(here, written.offset) for reader, here in kept]
+            place = (written.partition, written.offset)
+            return [await reader.handle_here(here, *place) for reader, here in kept]
         finally:
             for reader, here in kept:
                 reader.let_go(here)

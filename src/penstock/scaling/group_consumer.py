@@ -175,14 +175,14 @@ class GroupConsumer:
         here = self._here[envelope.id] = Here(mine)
         return here
 
-    async def handle_here(self, here: Here, offset: int) -> Outcome:
+    async def handle_here(self, here: Here, partition: int, offset: int) -> Outcome:
         """Handle an event in the calling task, though its record was not read yet.
 
         So a handler can wait for an event of its own topic. Cancelled, the event is handled by its
         lane, as any other whose handler was interrupted.
         """
         envelope, intake = here.envelope, self._bus._intake
-        envelope.offset = offset
+        envelope.log_partition, envelope.offset = partition, offset
         here.begun = True
         delivery_of(envelope).on_outcome = partial(self._handled_here, here)
         self.delivered += 1
@@ -329,7 +329,8 @@ class GroupConsumer:
         envelope.correlation_id = headers.get(CORRELATION)
         envelope.causation_id = headers.get(CAUSATION)
         envelope.headers = {name: text for name, text in headers.items() if name not in OWN_HEADERS}
-        envelope.group, envelope.offset = self.group, record.offset
+        envelope.group = self.group
+        envelope.log_partition, envelope.offset = record.partition, record.offset
         return envelope
 
     def _decode(self, name: str | None, data: bytes) -> Any:
