@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -71,6 +72,9 @@ def _code_of_ending(ended: Exception) -> int:
     """The parser says how it ended with exceptions of its own."""
     code = getattr(ended, "exit_code", None)
     message = getattr(ended, "format_message", None)
+    if type(ended).__name__ == "NoArgsIsHelpError" and callable(message):
+        sys.stderr.write(f"{message()}\n")
+        return codes.WRONG_USE
     if callable(message):
         return _fail(f"{message()}{_help_of(ended)}", codes.WRONG_USE)
     if isinstance(code, int):
@@ -116,12 +120,5 @@ def tell_version() -> None:
 
 def _let_go() -> int:
     """Whoever read is gone: nothing may be written any more, not even at the end of the process."""
-    sys.stdout = open_nowhere()
+    sys.stdout = io.StringIO()
     return codes.BROKEN_PIPE
-
-
-def open_nowhere() -> Any:
-    """A file that swallows what is written to it."""
-    import io
-
-    return io.StringIO()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ class Place:
             # Without pydantic-settings: no files, and of the environment the URL alone.
             if file is not None:
                 raise
+            _warn_of_files()
             return cls(url or os.environ.get("PENSTOCK_URL") or DEFAULT_URL)
         _set_log_level(settings.log_level)
         return cls(
@@ -150,6 +152,11 @@ def local_path(store: str) -> Path | None:
     if scheme in ("file", "sqlite"):
         return Path(rest.removeprefix("//") if rest.startswith("///") else rest)
     return None
+
+
+def _warn_of_files() -> None:
+    if Path("penstock.toml").exists():
+        sys.stderr.write("penstock.toml is not read: pip install 'penstock[config]'\n")
 
 
 def _set_log_level(level: str) -> None:
