@@ -23,12 +23,13 @@ demo: environment ## Kill a writer and lose nothing; then topics through Spark t
 	    echo "Part two: producers, the log, a Spark pipeline, Delta tables and a topic of results."; \
 	    $(RUN)/python examples/shop_pipeline/main.py; fi
 
-test: environment ## Run the tests (a few minutes); installs optional Debian packages when root
+test: environment ## Run the tests (a quarter of an hour); gets what they run against first, where that is possible
 	@scripts/system-packages
+	@scripts/services
 	@echo "Running the tests ..."
 	@$(RUN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
-services: ## Get the brokers that the transports are tested against: Redis, RabbitMQ, Kafka, Pulsar
+services: environment ## Get the brokers that the transports are tested against: Redis, RabbitMQ, Kafka, Pulsar
 	@scripts/services
 	@echo "Services: done."
 
