@@ -33,6 +33,7 @@ def cases(scale: Scale) -> list[Case]:
     stream = partial(Case, "spark_source", PAYLOAD_BYTES, "micro-batches", unit="rows/s")
     table = partial(Case, "spark_source", PAYLOAD_BYTES, "table", unit="rows/s")
     return [
+        stream("kafka", "Spark's Kafka source, seven columns", run=lambda at: _kafka(at, records)),
         stream("parquet", "Spark's file source, seven columns", prepared=prepared,
                run=lambda at: _streamed(_parquet_stream, at, records)),
         stream("penstock", 'format("penstock"), seven columns', prepared=prepared,
@@ -44,6 +45,14 @@ def cases(scale: Scale) -> list[Case]:
         table("penstock", 'spark.read.format("penstock")', prepared=prepared,
               run=lambda at: _read(_topic_table, at, records)),
     ]  # fmt: skip
+
+
+def _kafka(folder: Path, records: int) -> Sample:
+    # It needs a client of Kafka, and a broker.
+    from benchmarks.spark.kafka_source import FilledKafka
+
+    with FilledKafka(folder, records, PAYLOAD_BYTES) as kafka:
+        return _streamed(lambda spark, _, __: kafka.stream(spark), folder, records)
 
 
 def fill(folder: Path, records: int) -> None:
@@ -118,6 +127,7 @@ WORKLOAD = Workload(
     "spark_source",
     "Rows into Spark",
     "Records of 100 bytes with keys of 12 in a topic of two partitions, and Parquet files that Spark wrote with the "
-    "same rows, are read by `local[2]` into a sink that does nothing.",
+    "same rows, are read by `local[2]` into a sink that does nothing. Kafka has the same records in a topic of two "
+    "partitions, on a broker beside Spark.",
     cases,
 )

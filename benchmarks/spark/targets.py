@@ -10,6 +10,8 @@ _SINK = "spark_sink/100/micro-batches"
 TARGETS: tuple[Target, ...] = (
     Target("stream of a topic: times the Parquet source", f"{_STREAM}/penstock", 1.0,
            f"{_STREAM}/parquet"),
+    Target("stream of a topic: times Spark's Kafka source", f"{_STREAM}/penstock", 2.0,
+           f"{_STREAM}/kafka"),
     Target("sink to a topic: times the Parquet sink", f"{_SINK}/penstock", 1.0, f"{_SINK}/parquet"),
     Target("topic to topic, half of the records within", "spark_latency/100/topic-to-topic/penstock",
            250, at_most=True),
