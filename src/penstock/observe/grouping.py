@@ -59,10 +59,10 @@ def _looping(position: Position, progress: Progress) -> Why | None:
 
 
 def _unknown(position: Position) -> Why:
-    if not position.members and not position.local:
+    if not position.members and position.generation is not None:
         return Why(
             cause=Cause.NO_MEMBER,
-            detail="nobody reads for the group, as far as the log tells",
+            detail="no live member of the group has it",
             offset=position.committed,
         )
     who = f"; {', '.join(position.members)} should read it" if position.members else ""
