@@ -5,7 +5,10 @@ is a value that everything else reads.
 """
 
 from penstock.bus.histogram import Durations
+from penstock.observe.catalogue import METRICS, Kind, Metric
 from penstock.observe.observer import Observer
+from penstock.observe.otel import OpenTelemetryMetrics
+from penstock.observe.prometheus import CONTENT_TYPE, PrometheusCollector, prometheus_text
 from penstock.observe.values import (
     BusSnapshot,
     Cause,
@@ -25,6 +28,8 @@ from penstock.observe.values import (
 )
 
 __all__ = [
+    "CONTENT_TYPE",
+    "METRICS",
     "BusSnapshot",
     "Cause",
     "Durations",
@@ -33,13 +38,18 @@ __all__ = [
     "GroupSnapshot",
     "GroupState",
     "Health",
+    "Kind",
     "LogPartition",
     "LogSnapshot",
+    "Metric",
     "Observer",
+    "OpenTelemetryMetrics",
+    "PrometheusCollector",
     "QuerySnapshot",
     "Snapshot",
     "Stall",
     "StreamsSnapshot",
     "TopicSnapshot",
     "TransportSnapshot",
+    "prometheus_text",
 ]

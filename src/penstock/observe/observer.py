@@ -182,6 +182,10 @@ class Observer:
 
     # Reading
 
+    def now_ms(self) -> int:
+        """The time of the clock that snapshots are made by, in milliseconds since 1970."""
+        return self._system.clock.time_ms()
+
     def snapshot(self) -> Snapshot:
         """All that is known at this moment. From any thread."""
         loop = self._loop
