@@ -60,6 +60,18 @@ def test_a_plan_takes_the_place_of_one_with_the_same_start(ledger) -> None:
     assert ledger.plans() == [plans], "one that is done again changes nothing"
 
 
+def test_two_uses_of_a_topic_are_planned_apart(ledger) -> None:
+    ledger.plan({"orders": {0: 0}}, {"orders": {0: 7}})
+    ledger.plan({"orders": {0: 0}}, {"orders": {0: 5}}, 2)
+    plans = ledger.plans()
+    assert len(plans) == 2
+    progress = done(-1, '{"orders":{"0":0}}', '{"#2": {}, "orders": {"0": 0}}')
+    found = resume(progress, plans, -1)
+    assert found.planned == ('{"orders":{"0":7}}', '{"#2":{},"orders":{"0":5}}')
+    ledger.note(done(0, *found.planned))
+    assert resume(done(0, *found.planned), plans, 0).planned is None
+
+
 def test_a_forgotten_ledger_knows_nothing(ledger) -> None:
     ledger.plan({"orders": {0: 0}}, {"orders": {0: 7}})
     ledger.note(done(0, "x"))

@@ -11,9 +11,11 @@ import pytest
 
 from penstock import Event, topic
 from penstock.errors import HandlerFailed, InvalidOption, UsageError
+from penstock.log.offsets import OffsetFile
 from penstock.pressure import DegradationDirective
+from penstock.spark.open_log import open_log
 from penstock.spark.pipeline import Pipeline
-from penstock.spark.steps import deduplicate, window
+from penstock.spark.steps import deduplicate, join, window
 from penstock.spark.tables import WarehouseTable
 
 if TYPE_CHECKING:
@@ -239,3 +241,40 @@ def test_a_checkpoint_that_a_power_cut_emptied_is_rebuilt_and_nothing_comes_twic
     progress = shop.ledger_of(output).progress()
     assert progress is not None
     assert progress.batch_id == 3, "it went on with the next number"
+
+
+def test_a_topic_is_read_twice_in_one_output(spark, log, shop: Pipeline, tmp_path) -> None:
+    orders = shop.source(OrderPlaced)
+
+    @shop.topic("pairs", key="order_id")
+    def pairs() -> DataFrame:
+        """An order, and the same one from the other country: a stream beside itself."""
+        left = orders.frame().where("country = 'de'").selectExpr("order_id", "placed_at")
+        right = orders.frame().where("country = 'fr'")
+        return join(
+            left, right.selectExpr("order_id", "placed_at AS again_at"), "order_id",
+            times=("placed_at", "again_at"), within="10 minutes",
+        )  # fmt: skip
+
+    @shop.table("both")
+    def both() -> DataFrame:
+        first, second = orders.frame(), orders.frame()
+        return first.selectExpr("order_id", "1 AS use").union(
+            second.selectExpr("order_id", "2 AS use")
+        )
+
+    log.publish("orders", [order(1), order(2), order(1, "fr", minute=5), order(3, "fr")])
+    shop.run(spark)
+    damage(tmp_path / "warehouse" / "checkpoints" / "both", gone=False)
+    log.publish("orders", [order(4), order(2, "fr", minute=1)])
+    running = shop.run(spark)
+
+    found = [msgspec.json.decode(row["value"])["order_id"] for row in log.rows(subscribe="pairs")]
+    assert sorted(found) == ["o-1", "o-2"]
+    rows = WarehouseTable(f"{shop.folder}/both").arrow().to_pylist()
+    uses = {use: sorted(row["order_id"] for row in rows if row["use"] == use) for use in (1, 2)}
+    assert uses[1] == uses[2] == ["o-1", "o-1", "o-2", "o-2", "o-3", "o-4"], "each once"
+    assert [lag.records for lag in running.lags()] == [0, 0, 0]
+    for group in ("shop.both", "shop.both.2"):
+        files = [OffsetFile(open_log(log.path).store, group, "orders", one) for one in range(2)]
+        assert sum(at.offset for one in files if (at := one.read())) == 6, group

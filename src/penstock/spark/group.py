@@ -22,6 +22,11 @@ CLAIM_SECONDS = 10.0
 _log = logging.getLogger("penstock.spark")
 
 
+def group_of_use(group: str, use: int) -> str:
+    """The group as which a query reads its topics the second time, or the third."""
+    return group if use == 1 else f"{group}.{use}"
+
+
 class Group:
     """The offsets of a group. Blocking; one thread at a time."""
 
@@ -45,7 +50,8 @@ class Group:
         except DeadlineExceeded:
             raise SubscriberBusy(
                 f"group {self.name!r} of {topic!r} is in use by another query or subscription: "
-                "stop that one, or use another groupId",
+                "stop that one, or use another groupId; a query that reads the topic twice needs another "
+                "groupUse for the second time, as a pipeline gives it when frame() is called twice",
                 subscriber=self.name,
                 topic=topic,
             ) from None

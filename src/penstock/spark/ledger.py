@@ -64,13 +64,13 @@ class Ledger:
         self._store = store
         self._folder = f"ledgers/{check_name('group', group)}"
 
-    def plan(self, start: Offsets, end: Offsets) -> None:
+    def plan(self, start: Offsets, end: Offsets, use: int = 1) -> None:
         """A micro-batch is about to read this; durable when it returns.
 
         It takes the place of one with the same start, of which nothing came out, and of those after it.
         """
-        new = Range(_text(start), _text(end))
-        key = self._plan_key(sorted(end))
+        new = Range(_text(start, use), _text(end, use))
+        key = self._plan_key(list(as_json(end, use)))
         before = self._read(key, list[Range]) or []
         if new.start != new.end and new not in before:
             kept = takewhile(lambda one: one.start != new.start, self._not_reported(before))
@@ -121,8 +121,8 @@ class Ledger:
             raise DamagedFile(f"{key} is no part of a ledger: {cause}", file=key) from cause
 
 
-def _text(offsets: Offsets) -> str:
-    return msgspec.json.encode(as_json(offsets)).decode()
+def _text(offsets: Offsets, use: int) -> str:
+    return msgspec.json.encode(as_json(offsets, use)).decode()
 
 
 def plain(offsets: str) -> str:

@@ -18,9 +18,9 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from penstock.spark.kafka_options import is_kafka
 from penstock.spark.kafka_topics import path_of
 from penstock.spark.ledger import Ledger, Progress
-from penstock.spark.offsets import Offsets, parse_offsets
+from penstock.spark.offsets import Offsets, parse_offsets, use_of
 from penstock.spark.open_log import open_log
-from penstock.spark.reader import Reader, reader_of
+from penstock.spark.reader import LogReader, Reader, reader_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +37,11 @@ class Followed:
         self.ledger = ledger
         self.rows_too_late = 0
         self._counted = -1
+
+    def commit(self, use: int, offsets: Offsets) -> None:
+        """Move the group; that of the second use of a topic is another one."""
+        reader = self.reader.of_use(use) if isinstance(self.reader, LogReader) else self.reader
+        reader.commit(offsets)
 
     def count(self, report: Any) -> None:
         """Add what a report tells, unless it was told before."""
@@ -99,8 +104,8 @@ class GroupListener(StreamingQueryListener):
         followed = self._groups.get(str(progress.runId))
         if followed is not None:
             followed.count(progress)
-            for offsets in offsets_of(source.endOffset for source in progress.sources):
-                followed.reader.commit(offsets)
+            for use, offsets in offsets_of(source.endOffset for source in progress.sources):
+                followed.commit(use, offsets)
             if followed.ledger is not None:
                 followed.ledger.note(progress_of(progress))
 
@@ -121,11 +126,15 @@ def _milliseconds(time: str) -> int:
     return max(0, int(datetime.fromisoformat(time).timestamp() * 1_000))
 
 
-def offsets_of(texts: Iterable[str | None]) -> Iterable[Offsets]:
-    """The offsets among what the sources of a query report; other sources have other forms."""
+def offsets_of(texts: Iterable[str | None]) -> Iterable[tuple[int, Offsets]]:
+    """The offsets among what the sources of a query report, each with its use of the topics.
+
+    Other sources have other forms.
+    """
     for text in texts:
         try:
-            yield parse_offsets(json.loads(text or ""))
+            found = json.loads(text or "")
+            yield use_of(found), parse_offsets(found)
         except ValueError:
             continue
 

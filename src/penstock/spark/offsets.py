@@ -1,6 +1,7 @@
 """Offsets as Spark keeps them: ``{"orders": {"0": 23, "1": 5}}``, the form of its Kafka source.
 
-They are always written in one order, since Spark compares offsets as text.
+They are always written in one order, since Spark compares offsets as text. Where a query reads a topic
+more than once, offsets say of which use they are: ``{"#2": {}, "orders": {"0": 23}}``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from penstock.log.names import check_name
 
 LATEST = -1
 EARLIEST = -2
+USE = "#"
+"""What the mark of a use begins with; no topic does."""
 _OFFSET_MAX = (1 << 63) - 1
 
 Offsets = Mapping[str, Mapping[int, int]]
@@ -22,7 +25,18 @@ def parse_offsets(found: Any, low: int = 0) -> dict[str, dict[int, int]]:
     """Offsets from JSON; ValueError says what is wrong with it."""
     if not isinstance(found, dict):
         raise ValueError("it is no object")  # noqa: TRY004 - JSON that is wrong, not a type
-    return {check_name("topic", topic): _partitions(topic, of, low) for topic, of in found.items()}
+    return {
+        check_name("topic", topic): _partitions(topic, of, low)
+        for topic, of in found.items()
+        if not topic.startswith(USE)
+    }
+
+
+def use_of(found: Any) -> int:
+    """Of which use of its topics in a query offsets from JSON are; 1 when they do not say."""
+    marks = [name for name in found if name.startswith(USE)] if isinstance(found, dict) else []
+    number = marks[0].removeprefix(USE) if marks else ""
+    return int(number) if number.isascii() and number.isdigit() else 1
 
 
 def _partitions(topic: str, found: Any, low: int) -> dict[int, int]:
@@ -38,9 +52,10 @@ def _partitions(topic: str, found: Any, low: int) -> dict[int, int]:
     return partitions
 
 
-def as_json(offsets: Offsets) -> dict[str, dict[str, int]]:
+def as_json(offsets: Offsets, use: int = 1) -> dict[str, dict[str, int]]:
     """Offsets as Spark writes them down, in order."""
-    return {
+    mark: dict[str, dict[str, int]] = {} if use == 1 else {f"{USE}{use}": {}}
+    return mark | {
         topic: {str(number): offsets[topic][number] for number in sorted(offsets[topic])}
         for topic in sorted(offsets)
     }

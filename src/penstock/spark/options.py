@@ -21,6 +21,7 @@ Where = Literal["both", "batch", "stream"]
 Position = Literal["earliest", "latest"] | Offsets
 LONG_POLL_MS = 200
 LONG_POLL_MS_MAX = 1_000
+USES_MAX = 99
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -64,6 +65,7 @@ OPTIONS = (
     Option("groupId", "stream", "none",
            "the group whose offsets the query commits: its lag is seen, retention waits for it",
            "kafka.group.id"),
+    Option("groupUse", "stream", "1", "in a query that reads a topic twice: 2 for the second time", ""),
     Option("longPollMs", "stream", str(LONG_POLL_MS), "how long an idle query waits before it looks again", ""),
 )  # fmt: skip
 
@@ -100,6 +102,8 @@ class SourceOptions:
     fail_on_loss: bool
     headers: bool
     group: str | None
+    use: int
+    """The how manieth use of its topics in the query."""
     long_poll_ms: int
 
 
@@ -127,6 +131,7 @@ def read_options(given: Mapping[str, str], *, stream: bool) -> SourceOptions:
         fail_on_loss=found.flag("failOnDataLoss", default=True),
         headers=found.flag("includeHeaders", default=False),
         group=found.group(),
+        use=found.number("groupUse", high=USES_MAX) or 1,
         long_poll_ms=found.number("longPollMs", low=0, high=LONG_POLL_MS_MAX) or 0
         if found.text("longPollMs")
         else LONG_POLL_MS,

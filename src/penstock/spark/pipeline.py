@@ -128,7 +128,7 @@ class Pipeline:
         """What is left out at present; see :meth:`RunningPipeline.degrade`."""
         self._spark: SparkSession | None = None
         self._building: Output | None = None
-        self._reads: dict[str, set[str]] = {}
+        self._reads: dict[str, dict[str, int]] = {}
 
     # Declaring
 
@@ -275,7 +275,7 @@ class Pipeline:
     def build(self, output: Output, spark: SparkSession) -> DataFrame:
         """The frame of an output, with the settings of this moment."""
         self._spark, self._building = spark, output
-        self._reads[output.name] = set()
+        self._reads[output.name] = {}
         try:
             return output.build()
         finally:
@@ -308,7 +308,7 @@ class Pipeline:
 
     def topics_of(self, output: Output) -> set[str]:
         """The topics that an output reads, as far as they were named when it was built last."""
-        return self._reads.get(output.name, set())
+        return set(self._reads.get(output.name, ()))
 
     def lag_of(self, output: Output) -> GroupLag:
         """How far an output is behind, over all topics of the sources. Spark is not needed for it."""
@@ -349,10 +349,18 @@ class Pipeline:
                 "@pipeline.table or @pipeline.topic declares"
             )
         options: dict[str, Any] = {"startingOffsets": "earliest", **given}
+        use = self._use(self._building, topic.split(","))
         if not self.is_on_kafka:
             options.setdefault("groupId", self.group_of(self._building))
-        self._reads[self._building.name].update(topic.split(","))
+            options["groupUse"] = str(use)
         if self.records_max is not None:
             times = BATCH_MORE if self.directive.batch_more else 1
             options.setdefault("maxOffsetsPerTrigger", str(self.records_max * times))
         return read_topics(self._spark, self.log, subscribe=topic, **options)
+
+    def _use(self, output: Output, topics: Sequence[str]) -> int:
+        """The how manieth use of the topics in the output this is, and note it."""
+        reads = self._reads[output.name]
+        use = 1 + max(reads.get(one, 0) for one in topics)
+        reads.update(dict.fromkeys(topics, use))
+        return use

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from penstock.spark.group import Group
+from penstock.spark.group import Group, group_of_use
 from penstock.spark.kafka_options import is_kafka
 from penstock.spark.kafka_topics import path_of
 from penstock.spark.offsets import Offsets
@@ -29,8 +29,18 @@ class LogReader:
     """A query over a log: the source claims and commits; what comes after its last look is committed here."""
 
     def __init__(self, path: str, group: str) -> None:
+        self._path, self._name = path, group
         self._log = open_log(path)
         self._group = Group(self._log, group)
+        self._further: dict[int, LogReader] = {}
+
+    def of_use(self, use: int) -> LogReader:
+        """The group of the second use of a topic in the query, or of the third."""
+        if use == 1:
+            return self
+        if use not in self._further:
+            self._further[use] = LogReader(self._path, group_of_use(self._name, use))
+        return self._further[use]
 
     def claim(self, state: OpenLog, topics: Iterable[str]) -> None:
         """Nothing: the source does it, in a process of its own."""

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from penstock.spark.admission import admit, advance, checked_ranges
 from penstock.spark.frontier import Frontier
-from penstock.spark.group import Group
+from penstock.spark.group import Group, group_of_use
 from penstock.spark.ledger import Ledger
 from penstock.spark.offsets import Offsets, as_json, parse_offsets
 from penstock.spark.open_log import open_log
@@ -58,14 +58,16 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def _group(self) -> Group | None:
         group = self._options.group
-        return None if group is None else Group(open_log(self._options.path), group)
+        if group is None:
+            return None
+        return Group(open_log(self._options.path), group_of_use(group, self._options.use))
 
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's name
         """Where a query without a checkpoint starts."""
         offsets = starting_offsets(self._frontier, self._options)
         if self._group is not None:
             self._group.begin(offsets, register=self._reads_all)
-        return as_json(offsets)
+        return as_json(offsets, self._options.use)
 
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any], limit: ReadLimit
@@ -86,7 +88,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end != begin:
             self._triggered = self._now()
         self._busy = False
-        return as_json(end)
+        return as_json(end, self._options.use)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """What the options allow a micro-batch to read; Spark knows one limit at a time."""
@@ -100,7 +102,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802
         """The ends of all partitions, for the progress reports of the query."""
-        return as_json(self._frontier.ends())
+        return as_json(self._frontier.ends(), self._options.use)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read what is there now and no more."""
@@ -112,7 +114,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         begin, stop = parse_offsets(start), parse_offsets(end)
         if options.group is not None:
-            Ledger(open_log(options.path).store, options.group).plan(begin, stop)
+            ledger = Ledger(open_log(options.path).store, options.group)
+            ledger.plan(begin, stop, options.use)
         ranges = checked_ranges(self._frontier, begin, stop, options.fail_on_loss)
         tasks = plan_tasks(ranges, options.tasks_min, options.task_records_max)
         return [
