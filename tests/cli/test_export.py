@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ def shop(tmp_path_factory) -> Terminal:
     return terminal
 
 
-def rows_of_arrow(path) -> list[dict]:
+def rows_of_arrow(path) -> Any:
     arrow = pytest.importorskip("pyarrow", reason="needs penstock[arrow]")
     if path.suffix == ".parquet":
         from pyarrow import parquet

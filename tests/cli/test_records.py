@@ -111,8 +111,6 @@ WORDS = some.sampled_from(
         "json",
         "-n",
         "-1",
-    ]
-    + [
         "--url",
         "memory:",
         "--yes",
@@ -123,9 +121,12 @@ WORDS = some.sampled_from(
         "doctor",
         "--",
         "-g",
-        "",
         "\x00",
         "ü",
+        "log",
+        "stats",
+        "seek",
+        "--to",
     ]
 )
 

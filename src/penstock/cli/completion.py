@@ -12,7 +12,8 @@ import typer
 if TYPE_CHECKING:
     from penstock.transports import Transport
 
-COMPLETION_SECONDS = 2.0
+COMPLETION_SECONDS = 5.0
+"""A shell waits no longer for a broker."""
 
 
 def topics(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -46,9 +47,12 @@ def _url(ctx: typer.Context) -> str | None:
 
 async def _look(url: str | None, look: Callable[[Transport], Awaitable[list[str]]]) -> list[str]:
     from penstock.cli.places import Place
+    from penstock.transports import shared_registry
 
+    place = Place.of(url)
+    shared_registry().find(place.url)  # loading it takes time that the broker is not to blame for
     async with asyncio.timeout(COMPLETION_SECONDS):
-        async with Place.of(url).reading() as transport:
+        async with place.reading() as transport:
             return await look(transport)
 
 
