@@ -173,6 +173,14 @@ class Intake:
             cause.id if cause is not None else None,
         )
 
+    def enclose_again(
+        self, message: Any, session: str = DEFAULT_SESSION, priority: int = NORMAL
+    ) -> Envelope:
+        """An envelope for a message that was published before: observers have seen it, and marked it."""
+        return Envelope(
+            message, next(self._sequence), self.now_ms(), self.origin, session, priority
+        )
+
     def next_number(self) -> int:
         """A number for a message that has none yet; it is younger than all that have one."""
         return next(self._sequence)

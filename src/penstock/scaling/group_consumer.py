@@ -168,7 +168,9 @@ class GroupConsumer:
 
     def keep_here(self, envelope: Envelope) -> Here:
         """An event is going to be handled by who publishes it: do not deliver its record."""
-        mine = self._bus._intake.enclose(envelope.message, envelope.session, envelope.priority)
+        mine = self._bus._intake.enclose_again(
+            envelope.message, envelope.session, envelope.priority
+        )
         mine.given_id = envelope.id
         mine.correlation_id, mine.causation_id = envelope.correlation_id, envelope.causation_id
         mine.headers, mine.group = envelope.headers, self.group
@@ -324,7 +326,7 @@ class GroupConsumer:
         headers = {name: value.decode("utf-8", "replace") for name, value in record.headers.items()}
         message = self._decode(headers.get(TYPE), record.value or b"")
         session = headers.get(SESSION, DEFAULT_SESSION)
-        envelope = self._bus._intake.enclose(message, session, priority_of(headers))
+        envelope = self._bus._intake.enclose_again(message, session, priority_of(headers))
         envelope.given_id = headers.get(ID)
         envelope.correlation_id = headers.get(CORRELATION)
         envelope.causation_id = headers.get(CAUSATION)

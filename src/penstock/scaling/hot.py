@@ -185,6 +185,7 @@ class HotLane(Lane):
         super().__init__(kind, queue, dispatch)
         self.ring = queue.ring
         self._enclose = intake.enclose
+        self._enclose_again = intake.enclose_again
         self._clock = intake.timers.clock
         self._turn = TURN_FIRST
         self._working = 0
@@ -284,7 +285,7 @@ class HotLane(Lane):
         What handlers set in the context lasts for the batch, which has one envelope: that is what
         messages follow from that a handler publishes.
         """
-        turn = self._enclose(None)
+        turn = self._enclose_again(None)
         turn.lane = self
         token = current.set(turn)
         first = self.queue.begun = self.queue.position - len(batch)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Self
 
 from penstock.bus.encoding import MessageCodec
+from penstock.bus.tracing import Tracing
 from penstock.errors import Closed, UsageError
 from penstock.log.names import check_name
 from penstock.pressure.contracts import BackpressureContext, OnBackpressureChanged
@@ -263,7 +264,7 @@ class StreamingScalingManager:
         topic, critical = outgoing.topic, critical or outgoing.critical
         watch = self._watches.watch(slot, topic)
         added = await self.lag_pressure.before_publish(topic, critical=critical, timeout=timeout)
-        outgoing = outgoing.with_headers(added)
+        outgoing = self._encoder.stamped(outgoing.with_headers(added))
         call = PublishCall(
             slot.transport,
             slot.meter,
@@ -357,6 +358,10 @@ class StreamingScalingManager:
         check_name("group", group)
         options.setdefault("buffered_max", self._limits.buffered_records_max)
         return self._runs.make(slot, name, group, handler, executor, consumers, on_poison, options)
+
+    def observe(self, tracing: Tracing | None) -> None:
+        """Make spans of what is published, and of what the tasks of runs handle; None: no more."""
+        self._encoder.tracing = tracing
 
     def autoscale(self, topic: str | type, *, transport: str | None = None) -> None:
         """Let the scaler change the partitions of a topic that has no run here."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.bus.encoding import MessageCodec
+from penstock.bus.tracing import Tracing
 from penstock.errors import InvalidOption
 from penstock.hashing import key_bytes
 from penstock.messages import Marks, dotted_name, key_reader, marks_of
@@ -48,7 +49,16 @@ class Encoder:
 
     def __init__(self, codec: MessageCodec, system: System) -> None:
         self.codec = codec
+        self.tracing: Tracing | None = None
+        """Makes spans of what is published and handled, when somebody wants them."""
         self._random = system.random
+
+    def stamped(self, outgoing: Outgoing) -> Outgoing:
+        """The records with the trace context in their headers, when there are traces."""
+        if self.tracing is None:
+            return outgoing
+        count = len(outgoing.values)
+        return outgoing.with_headers(self.tracing.stamp_topic(outgoing.topic, count))
 
     def topic_of(self, topic: str | type) -> str:
         """The name of a topic, or that of a class, which is known to the codec from now on."""

@@ -154,6 +154,7 @@ class StreamRuns:
                 on_poison=on_poison,
                 meter=slot.meter,
                 codec=self._encoder.codec,
+                tracing=lambda: self._encoder.tracing,
                 system=self._system,
             )
 

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from penstock.bus.encoding import MessageCodec
+from penstock.bus.tracing import Tracing
 from penstock.errors import DeadlineExceeded, Fenced, NotSupported
 from penstock.resilience.retry import Retry
 from penstock.streaming.checkpoints import CheckpointStore
@@ -20,6 +21,7 @@ from penstock.streaming.parallel import ParallelConsumer
 from penstock.streaming.ranges import OFFSET_MAX
 from penstock.streaming.run_values import MemberFigures, PartitionWork, RunOptions
 from penstock.streaming.stream_event import StreamEvent
+from penstock.streaming.traced import traced
 from penstock.streaming.transport_statistics import TransportMeter
 from penstock.system import System
 from penstock.transports.base import Consumer
@@ -52,6 +54,7 @@ class TaskMember:
         on_poison: OnPoison | None,
         meter: TransportMeter,
         codec: MessageCodec,
+        tracing: Callable[[], Tracing | None],
         system: System,
     ) -> None:
         self._handler = handler
@@ -59,6 +62,7 @@ class TaskMember:
         self._options = options
         self._meter = meter
         self._codec = codec
+        self._tracing = tracing
         self._consumer: Consumer = subscribe(on_revoke=self._revoked, handled=self._handled_below)
         self._commits = GroupCommits(self._consumer, checkpoints, committed)
         self._parallel: ParallelConsumer[StreamEvent] = ParallelConsumer(
@@ -230,6 +234,13 @@ class TaskMember:
     # Handling
 
     async def _handle(self, event: StreamEvent) -> None:
+        tracing = self._tracing()
+        if tracing is None:
+            await self._call(event)
+        else:
+            await traced(tracing, event, self._call)
+
+    async def _call(self, event: StreamEvent) -> None:
         if self._is_async:
             await self._handler(event)
             return
