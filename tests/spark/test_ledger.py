@@ -168,6 +168,16 @@ class TestCheckpoints:
         (path / name).write_bytes(b"")
         assert condition_of(str(path), OsFiles()) is Condition.DAMAGED
 
+    def test_an_empty_file_of_state_is_damage(self, path) -> None:
+        self.spark_wrote(path, 3)
+        state = path / "state" / "0" / "1"
+        state.mkdir(parents=True)
+        (state / "2.zip").write_bytes(b"PK")
+        (state / ".2.zip.crc").write_bytes(b"")
+        assert condition_of(str(path), OsFiles()) is Condition.SOUND
+        (state / "3.changelog").write_bytes(b"")
+        assert condition_of(str(path), OsFiles()) is Condition.DAMAGED
+
     def test_a_torn_file_is_damage(self, path) -> None:
         self.spark_wrote(path, 1)
         (path / "offsets" / "0").write_text('v1\n{"batchWatermarkMs":0}\n{"orders":{"0"')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 from penstock import Event, topic
-from penstock.errors import HandlerFailed, InvalidOption, UsageError
+from penstock.errors import DamagedFile, HandlerFailed, InvalidOption, UsageError
 from penstock.log.offsets import OffsetFile
 from penstock.pressure import DegradationDirective
 from penstock.spark.open_log import open_log
@@ -105,7 +106,9 @@ def test_results_go_back_to_a_topic(spark, log, shop: Pipeline) -> None:
     }
 
 
-def test_duplicates_and_late_rows_are_dropped_across_runs(spark, log, shop: Pipeline) -> None:
+def test_duplicates_and_late_rows_are_dropped_and_state_that_is_lost_is_replayed(
+    spark, log, shop: Pipeline, tmp_path
+) -> None:
     orders = shop.source(OrderPlaced)
 
     @shop.table("orders")
@@ -123,6 +126,17 @@ def test_duplicates_and_late_rows_are_dropped_across_runs(spark, log, shop: Pipe
     (status,) = (one for one in running.status() if one.name == "unique-orders")
     assert status.rows_too_late == 1
     assert status.state_rows == 3
+
+    # A power cut takes the state. That is told with the command that helps, and nothing is changed.
+    damage(tmp_path / "warehouse" / "checkpoints" / "unique-orders" / "state", gone=False)
+    command = rf"penstock pipeline reset {re.escape(__file__)} unique-orders --yes"
+    with pytest.raises(DamagedFile, match=rf"state of the query.*have to be read again.*{command}"):
+        shop.run(spark)
+    assert WarehouseTable(f"{shop.folder}/orders").count() == 3
+    shop.reset("unique-orders", yes=True)
+    shop.run(spark)
+    found = WarehouseTable(f"{shop.folder}/orders").arrow()["order_id"].to_pylist()
+    assert sorted(found) == ["o-1", "o-2", "o-3", "o-4"], "all of it in one go: none is late"
 
 
 def test_under_pressure_enrichment_is_left_out_and_taken_up_again(

@@ -38,8 +38,16 @@ class Condition(enum.Enum):
     """On no local disk: Spark and that storage look after it."""
 
 
+RESET = "reset the output, which removes its rows and its ledger, and run the pipeline again"
+
+
 def ready_checkpoint(
-    path: str, ledger: Ledger, system: System | None = None, *, committed: Committed | None = None
+    path: str,
+    ledger: Ledger,
+    system: System | None = None,
+    *,
+    committed: Committed | None = None,
+    way_out: str = RESET,
 ) -> Condition:
     """Make sure that a query can go on; the condition in which its checkpoint was found.
 
@@ -47,8 +55,8 @@ def ready_checkpoint(
     query gets its id here, so that the ledger knows it from the start. ``committed`` tells the number
     of the last micro-batch that the sink has of a query, None when it cannot tell.
 
-    Raises DamagedFile when it cannot be rebuilt: the message says what has to be done, and nothing
-    was changed.
+    Raises DamagedFile when it cannot be rebuilt: the message says what has to be done, ``way_out``
+    among it, and nothing was changed.
     """
     system = system or System()
     path = path.removeprefix("file://")
@@ -66,8 +74,9 @@ def ready_checkpoint(
         ledger.note(progress)
         plans = []
     if progress.stateful:
-        raise _state_is_gone(path, progress)
-    resumed = resume(progress, plans, committed(progress.query_id) if committed else None)
+        raise _state_is_gone(path, progress, way_out)
+    number = committed(progress.query_id) if committed else None
+    resumed = resume(progress, plans, number, way_out)
     if found is not Condition.ABSENT:
         _set_aside(path, system)
     _write_checkpoint(path, progress, resumed, system.files)
@@ -85,7 +94,7 @@ def condition_of(path: str, files: Files) -> Condition:
         *_last(f"{path}/offsets", files, 2),
         *_last(f"{path}/commits", files, 1),
     ]
-    sound = all(_is_sound(name, files) for name in names)
+    sound = all(_is_sound(name, files) for name in names) and not _has_empty(f"{path}/state", files)
     return Condition.SOUND if sound else Condition.DAMAGED
 
 
@@ -101,7 +110,9 @@ class Resumed:
     """Where the micro-batch after it ends, if it was at work: it has to be the same one again."""
 
 
-def resume(progress: Progress, plans: list[list[Range]], committed: int | None) -> Resumed:
+def resume(
+    progress: Progress, plans: list[list[Range]], committed: int | None, way_out: str = RESET
+) -> Resumed:
     """What was done and what was at work, from the last report, the plans and the sink.
 
     A micro-batch is planned when the one before it is done, so all but the last of those that follow
@@ -115,22 +126,24 @@ def resume(progress: Progress, plans: list[list[Range]], committed: int | None) 
     chains = _first_chains(plans) if first else [_chain(end, plans) for end in progress.ends]
     moved = [number for number, chain in enumerate(chains) if chain]
     if len(moved) > 1:
-        return _together(progress, chains, committed)
+        return _together(progress, chains, committed, way_out)
     where, steps = (moved[0], chains[moved[0]]) if moved else (0, [])
     state_is_unknown = first and len(steps) > 1
     if state_is_unknown or last > progress.batch_id + len(steps):
-        raise _order_is_unknown(progress)
+        raise _order_is_unknown(progress, way_out)
     if not steps:
         return Resumed(progress.batch_id, progress.ends, None)
     states = [progress.ends, *(_moved(progress.ends, where, end) for end in steps)]
     return Resumed(progress.batch_id + len(steps) - 1, states[-2], states[-1])
 
 
-def _together(progress: Progress, chains: list[list[str]], committed: int | None) -> Resumed:
+def _together(
+    progress: Progress, chains: list[list[str]], committed: int | None, way_out: str
+) -> Resumed:
     """Several sources moved: in one micro-batch, if the sink has none that was not reported."""
     is_one = committed is not None and committed <= progress.batch_id
     if not is_one or max(map(len, chains)) > 1:
-        raise _order_is_unknown(progress)
+        raise _order_is_unknown(progress, way_out)
     pairs = zip(progress.ends, chains, strict=True)
     return Resumed(
         progress.batch_id, progress.ends, tuple(chain[0] if chain else end for end, chain in pairs)
@@ -257,23 +270,42 @@ def _is_json(line: str) -> bool:
     return True
 
 
-def _order_is_unknown(progress: Progress) -> DamagedFile:
+def _has_empty(folder: str, files: Files) -> bool:
+    """Whether a file below the folder is empty: none of those that keep state ever is."""
+    if not files.exists(folder):
+        return False
+    return any(
+        _has_empty(place, files) if is_folder else _is_empty(place, files)
+        for name, is_folder in files.list_directory(folder)
+        if not name.startswith(".")
+        for place in (f"{folder}/{name}",)
+    )
+
+
+def _is_empty(name: str, files: Files) -> bool:
+    descriptor = files.open(name, write=False)
+    try:
+        return files.status(descriptor).size == 0
+    finally:
+        files.close(descriptor)
+
+
+def _order_is_unknown(progress: Progress, way_out: str) -> DamagedFile:
     return DamagedFile(
         "the ledger knows micro-batches that Spark did not report, and not which records each of them "
         f"had; the last one that was reported is {progress.batch_id}. Bring the checkpoint back from a "
-        "copy, or reset the output, which removes its rows and its ledger, and run the pipeline from "
-        "the earliest record",
+        f"copy, or replay all records: {way_out}",
         query_id=progress.query_id,
         batch_id=progress.batch_id,
     )
 
 
-def _state_is_gone(path: str, progress: Progress) -> DamagedFile:
+def _state_is_gone(path: str, progress: Progress, way_out: str) -> DamagedFile:
     return DamagedFile(
         f"the checkpoint {path} is damaged or gone, and with it the state of the query, which the ledger "
-        f"does not have. Its last micro-batch was {progress.batch_id}, up to {', '.join(progress.ends)}. "
-        "Bring the checkpoint back from a copy, or replay: reset the output, which removes its rows and "
-        "its ledger, and run the pipeline from the earliest record",
+        f"does not have. Its last micro-batch was {progress.batch_id}: all records up to "
+        f"{', '.join(progress.ends)} have to be read again. Bring the checkpoint back from a copy, or "
+        f"replay them: {way_out}",
         path=path,
         query_id=progress.query_id,
         batch_id=progress.batch_id,

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import update_wrapper
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InvalidOption, UsageError
@@ -191,7 +192,7 @@ class Pipeline:
             def shaped() -> DataFrame:
                 return steps.as_records(build(), key)
 
-            shaped.__name__ = build.__name__
+            update_wrapper(shaped, build)
             given = {"path": self.log, "topic": topic, **options}
             self._output(self._topic_format, given, mode, keys)(shaped)
             return build

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import DeadlineExceeded, HandlerFailed
+from penstock.errors import DamagedFile, DeadlineExceeded, HandlerFailed
 from penstock.pressure import DegradationDirective
 from penstock.spark.checkpoint import ready_checkpoint
 from penstock.spark.degrading import LagLevels
@@ -89,6 +91,7 @@ class RunningPipeline:
     def start(self) -> None:
         """Start what does not run; when one cannot be started, those that were are stopped."""
         make_active(self._spark)
+        self._ready_checkpoints()
         try:
             for output in self._outputs.values():
                 if output.name not in self._queries:
@@ -187,6 +190,23 @@ class RunningPipeline:
         while any(map(is_followed, self._queries.values())) and self._clock.monotonic() < end:
             self._clock.sleep(LOOK_SECONDS / 10)
 
+    def _ready_checkpoints(self) -> None:
+        """Mend what can be mended. What cannot is told at once, for all outputs."""
+        pipeline = self._pipeline
+        lost: list[DamagedFile] = []
+        for output in self._outputs.values():
+            if output.name in self._queries:
+                continue
+            try:
+                ready_checkpoint(
+                    pipeline.checkpoint_of(output), pipeline.ledger_of(output),
+                    committed=partial(sink_number, pipeline, output), way_out=_reset_by(output),
+                )  # fmt: skip
+            except DamagedFile as damage:
+                lost.append(damage)
+        if lost:
+            raise lost[0] if len(lost) == 1 else DamagedFile("\n".join(map(str, lost)))
+
     def _start_surely(self, output: Output) -> StreamingQuery:
         """Start a query and wait until its sources are there.
 
@@ -205,8 +225,6 @@ class RunningPipeline:
     def _start(self, output: Output) -> StreamingQuery:
         pipeline = self._pipeline
         checkpoint = pipeline.checkpoint_of(output)
-        sink = partial(sink_number, pipeline, output)
-        ready_checkpoint(checkpoint, pipeline.ledger_of(output), committed=sink)
         frame = pipeline.build(output, self._spark)
         writer = (
             self._target(frame, output)
@@ -273,6 +291,16 @@ class RunningPipeline:
                     f"output {name!r} of pipeline {self._pipeline.name!r} failed: {_first_line(failure)}",
                     output=name,
                 ) from failure
+
+
+def _reset_by(output: Output) -> str:
+    """The commands that let an output start anew."""
+    file = getattr(inspect.unwrap(output.build), "__code__", None)
+    name = shlex.quote(file.co_filename if file else "pipeline.py")
+    return (
+        f"`penstock pipeline reset {name} {output.name} --yes` removes its rows, its checkpoint and its "
+        f"ledger, and `penstock pipeline run {name}` reads them"
+    )
 
 
 def _is_starting(query: StreamingQuery) -> bool:
