@@ -12,7 +12,7 @@ subscription there: readers begin at it, and the broker removes what is before.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import _pulsar  # type: ignore[import-not-found]
@@ -133,7 +133,7 @@ class GroupLog:
         self._topic = topic + SUFFIX
         self._path = self._settings.path(self._topic)
         self._index = PulsarIndex(self._settings, connection.http, self._topic)
-        self._reader = PartitionReader(connection, self._index, self._topic)
+        self._reader = PartitionReader(connection, self._index, self._topic, _reads)
         self._producer: Any = None
         self._opening = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
@@ -223,23 +223,32 @@ class GroupLog:
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting[record.id] = outcome
         try:
-            await self._send(record)
+            self._hasten(record, await self._send(record))
             return await outcome
         finally:
             self._waiting.pop(record.id, None)
 
-    async def _send(self, record: Record) -> None:
+    def _hasten(self, record: Record, position: Position) -> None:
+        """Apply a record that comes right behind what is applied, before it is read."""
+        if self._known and self._position is not None and self._expected is not None:
+            ledger, entry = self._position
+            if position == Position(ledger, entry + 1):
+                self._take(Read(self._expected, position, record))
+
+    async def _send(self, record: Record) -> Position:
+        """Where it is."""
         builder = _pulsar.MessageBuilder()
         builder.content(msgspec.msgpack.encode(record))
         async with self._opening:
             if self._producer is None:
                 self._producer = await self._connection.producer(self._topic, batching=False)
         producer = self._producer
-        result, _ = await calling(lambda back: producer.send_async(builder.build(), back))
+        result, where = await calling(lambda back: producer.send_async(builder.build(), back))
         if result != Ok:
             if self._producer is producer:
                 self._drop_producer()
             raise self._connection.error(result, "write the groups", topic=self._topic)
+        return Position(where.ledger_id(), where.entry_id())
 
     def _drop_producer(self) -> None:
         producer, self._producer = self._producer, None
@@ -302,17 +311,17 @@ class GroupLog:
 
     async def _read_on(self) -> bool:
         """Whether the log goes on where it was: else something was removed, and it begins anew."""
-        for offset, message in await self._reader.read():
-            if self._known and self._expected not in (None, offset):
-                return False
-            where = message.message_id()
-            position = Position(where.ledger_id(), where.entry_id())
-            self._expected = offset + 1
-            self._take(Read(offset, position, _record(message.data())))
-        self._progress.set()
+        for read in await self._reader.read():
+            if self._known and self._expected is not None:
+                if read.offset < self._expected:
+                    continue  # It was ours, and is applied.
+                if read.offset > self._expected:
+                    return False
+            self._take(read)
         return True
 
     def _take(self, read: Read) -> None:
+        self._expected = read.offset + 1
         if self._known:
             self._apply(read)
             return
@@ -339,6 +348,7 @@ class GroupLog:
     def _apply(self, read: Read) -> None:
         record = read.record
         self._position = read.position
+        self._progress.set()
         if record is None:
             return
         self._settle(read, self._state.apply(record))
@@ -453,6 +463,16 @@ async def make_keeper(connection: PulsarConnection, topic: str) -> None:
         # It does not make topics by itself.
         await connection.http.call("PUT", path, may=(409,))
         await connection.http.call("PUT", keeper, EARLIEST, may=THERE)
+
+
+def _reads(first: int, messages: Sequence[Any]) -> list[Read]:
+    """What is in messages of one entry."""
+    where = messages[0].message_id()
+    position = Position(where.ledger_id(), where.entry_id())
+    return [
+        Read(offset, position, _record(message.data()))
+        for offset, message in enumerate(messages, first)
+    ]
 
 
 def _record(data: bytes) -> Record | None:

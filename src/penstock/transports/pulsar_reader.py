@@ -7,9 +7,9 @@ A reader keeps its place at the broker in memory only: what a group has committe
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import _pulsar  # type: ignore[import-not-found]
 
@@ -23,35 +23,52 @@ WAIT_SECONDS = 5.0
 AT_ONCE = 500
 """Messages that are taken over in one go on the event loop."""
 AT_ONCE_BYTES = 8 * 1024 * 1024
+SAMPLE = 10
+"""Every tenth message is asked how large it is."""
 
-Message = tuple[int, Any]
-"""An offset, and the message of the client."""
+DONE = -1
+"""All messages of an entry."""
+_T = TypeVar("_T")
 
 
-class PartitionReader:
+class PartitionReader(Generic[_T]):
     """The messages of one partition in order, with their offsets.
 
     Messages that the broker has removed are left out: the offset of the next one shows it.
     """
 
-    def __init__(self, connection: PulsarConnection, index: PulsarIndex, topic: str) -> None:
+    def __init__(
+        self,
+        connection: PulsarConnection,
+        index: PulsarIndex,
+        topic: str,
+        made: Callable[[int, Sequence[Any]], list[_T]],
+    ) -> None:
         self._connection = connection
         self._index = index
         self._topic = topic
+        self._made = made
+        """What is given out for messages of one entry, the first with this offset."""
         self._native: Any = None
         self._waiting: asyncio.Future[tuple[Any, Any]] | None = None
-        self._held: deque[Any] = deque()
-        """Messages that were taken from the client and not returned yet."""
+        self._held: list[Any] = []
+        """Messages that were taken from the client and not given out yet."""
+        self._at_once = AT_ONCE
         self._next = 0
-        self.position: Position | None = None
-        """The entry of the last message that was returned; None: the next offset is not known."""
-        self._place = -1
-        """Which message of that entry; -1: all of it is done."""
+        self._at: Position | None = None
+        """The entry of the last message; None: the next offset is not known."""
+        self._place = DONE
+        """Which message of that entry it was."""
 
     @property
     def is_open(self) -> bool:
         """Whether it has a place to read from."""
         return self._native is not None
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind what was returned."""
+        return self._next
 
     async def begin(self, start: Start) -> None:
         """Read from there on."""
@@ -59,12 +76,11 @@ class PartitionReader:
         self._native = await self._connection.reader(
             self._topic, start.position, inclusive=start.inclusive
         )
-        self._place = -1
-        self.position = None
+        self._at, self._place = None, DONE
         if start.offset is not None and start.position is not None:
             self._next = start.offset
             ledger, entry = start.position
-            self.position = Position(ledger, entry - 1 if start.inclusive else entry)
+            self._at = Position(ledger, entry - 1 if start.inclusive else entry)
 
     def close(self) -> None:
         """Let go of it."""
@@ -76,38 +92,38 @@ class PartitionReader:
         if native is not None:
             self._connection.drop(native)
 
-    async def read(self, messages_max: int = AT_ONCE) -> list[Message]:
+    async def read(self, messages_max: int = AT_ONCE) -> list[_T]:
         """What is there; waits a while when nothing is. Cancelling it loses nothing."""
-        if not self._held and not await self._first():
+        if not self._held:
+            if self._waiting is None:
+                self._take(messages_max)
+                # Who has enough to read lets others go on.
+                await asyncio.sleep(0)
+            if not self._held and await self._wait():
+                self._take(messages_max)
+        if not self._held:
             return []
-        self._drain(min(messages_max, AT_ONCE))
-        found: list[Message] = []
-        while self._held:
-            message = self._held[0]
-            where = message.message_id()
-            position, place = Position(where.ledger_id(), where.entry_id()), where.batch_index()
-            if not self._follows(position, place):
-                if found:
-                    break  # What is certain goes first.
-                facts = await self._index.peek(position)
-                self._next = facts.first + max(0, place)
-            found.append((self._next, message))
-            self._held.popleft()
-            self._next += 1
-            self.position, self._place = position, place
+        whole = _same_entries(self._held, self._at, self._place)
+        if not whole:
+            await self._ask()
+            whole = _same_entries(self._held, self._at, self._place)
+        return self._given(whole)
+
+    def _given(self, parts: list[tuple[int, int]]) -> list[_T]:
+        """Give out the leading messages, whose offsets are certain."""
+        found: list[_T] = []
+        for start, end in parts:
+            found += self._made(self._next + len(found), self._held[start:end])
+        last = _Id.of(self._held[len(found) - 1])
+        size = sum(one.length() for one in self._held[: len(found) : SAMPLE])
+        self._at_once = max(1, min(AT_ONCE, AT_ONCE_BYTES * len(found) // (size * SAMPLE + 1)))
+        del self._held[: len(found)]
+        self._at, self._place = last.position, last.place
+        self._next += len(found)
         return found
 
-    def _follows(self, position: Position, place: int) -> bool:
-        """Whether it is the very next message."""
-        before = self.position
-        if position == before:
-            return place == self._place + 1 and self._place >= 0
-        if before is None or position.ledger != before.ledger:
-            return False
-        return position.entry == before.entry + 1 and place <= 0
-
-    async def _first(self) -> bool:
-        """Wait for a message."""
+    async def _wait(self) -> bool:
+        """Wait for a message; whether there is one."""
         if self._waiting is None:
             self._waiting = calling(self._native.read_next_async)
         done, _ = await asyncio.wait([self._waiting], timeout=WAIT_SECONDS)
@@ -121,18 +137,83 @@ class PartitionReader:
         self._held.append(message)
         return True
 
-    def _drain(self, messages_max: int) -> None:
+    def _take(self, messages_max: int) -> None:
         """Take what the client has, without waiting."""
         read, held = self._native.read_next, self._held
-        size = 0
+        most = min(messages_max, self._at_once)
         try:
-            while len(held) < messages_max and size < AT_ONCE_BYTES:
-                message = read(0)
-                held.append(message)
-                size += message.length()
+            while len(held) < most:
+                held.append(read(0))
         except _pulsar.PulsarException:
             # Nothing more now, or an error that the next wait tells.
             return
+
+    async def _ask(self) -> None:
+        """Be certain of the offset of the first message that is held."""
+        where = _Id.of(self._held[0])
+        facts = await self._index.peek(where.position)
+        self._next = facts.first + max(0, where.place)
+        if where.place > 0:
+            self._at, self._place = where.position, where.place - 1
+        else:
+            ledger, entry = where.position
+            self._at, self._place = Position(ledger, entry - 1), DONE
+
+
+class _Id(NamedTuple):
+    """Where a message is: its entry, and its place among the messages of that."""
+
+    position: Position
+    place: int
+
+    @classmethod
+    def of(cls, message: Any) -> _Id:
+        where = message.message_id()
+        return cls(Position(where.ledger_id(), where.entry_id()), where.batch_index())
+
+    def follows(self, at: Position | None, place: int) -> bool:
+        """Whether it is the very next message."""
+        if at is None:
+            return False
+        if self.position == at:
+            return self.place == place + 1 and place >= 0
+        return self.position == Position(at.ledger, at.entry + 1) and self.place <= 0
+
+
+def _same_entries(messages: list[Any], at: Position | None, place: int) -> list[tuple[int, int]]:
+    """The leading messages that follow each other without a gap: a part of the list for each entry.
+
+    To ask a message for its id takes as long as to read its key and its value, so few are asked.
+    """
+    parts: list[tuple[int, int]] = []
+    start = 0
+    while start < len(messages):
+        first = _Id.of(messages[start])
+        if not first.follows(at, place):
+            break
+        end = _end_of_entry(messages, start, first)
+        parts.append((start, end))
+        at, place, start = first.position, max(DONE, first.place + end - start - 1), end
+    return parts
+
+
+def _end_of_entry(messages: list[Any], start: int, first: _Id) -> int:
+    """The place behind the last message that is in the same entry, and in order."""
+
+    def is_in(place: int) -> bool:
+        one = _Id.of(messages[place])
+        return one.position == first.position and one.place - first.place == place - start
+
+    low, step = start, 1
+    if is_in(len(messages) - 1):
+        return len(messages)
+    while low + step < len(messages) and is_in(low + step):
+        low, step = low + step, 2 * step
+    high = min(low + step, len(messages) - 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if is_in(middle) else (low, middle)
+    return low + 1
 
 
 class PulsarSource:
@@ -150,7 +231,7 @@ class PulsarSource:
         self._look = names
         self._count = count
         self._names: Sequence[str] = ()
-        self._readers: dict[int, PartitionReader] = {}
+        self._readers: dict[int, PartitionReader[StreamRecord]] = {}
         self._wanted: dict[int, int] = {}
         self._turns: dict[int, asyncio.Lock] = {}
 
@@ -170,19 +251,23 @@ class PulsarSource:
             if not reader.is_open or self._wanted.get(partition) != offset:
                 await reader.begin(await self.index(partition).locate(offset))
                 self._wanted[partition] = offset
-            found = await reader.read(records_max)
-            if found:
-                self._wanted[partition] = max(offset, found[-1][0] + 1)
-        topic = self._topic
-        records = [decoded(topic, partition, at, one) for at, one in found if at >= offset]
+            records = await reader.read(records_max)
+            if records:
+                self._wanted[partition] = max(offset, reader.next_offset)
+        if records and records[0].offset < offset:
+            # The entry begins before it.
+            records = [one for one in records if one.offset >= offset]
         self._count(len(records))
         return records
 
-    def _reader(self, partition: int) -> PartitionReader:
+    def _reader(self, partition: int) -> PartitionReader[StreamRecord]:
         reader = self._readers.get(partition)
         if reader is None:
             reader = PartitionReader(
-                self._connection, self.index(partition), self._names[partition]
+                self._connection,
+                self.index(partition),
+                self._names[partition],
+                partial(decoded, self._topic, partition),
             )
             self._readers[partition] = reader
         return reader

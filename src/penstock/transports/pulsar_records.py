@@ -98,17 +98,25 @@ def _text(value: bytes) -> str | None:
         return None
 
 
-def decoded(topic: str, partition: int, offset: int, message: Any) -> StreamRecord:
-    """The record in a message."""
-    properties: dict[str, str] = message.properties()
+def decoded(topic: str, partition: int, first: int, messages: Sequence[Any]) -> list[StreamRecord]:
+    """The records in messages of one entry, the first with this offset."""
+    stored: int = messages[0].publish_timestamp()
+    return [
+        _decoded(topic, partition, offset, stored, message)
+        for offset, message in enumerate(messages, first)
+    ]
+
+
+def _decoded(topic: str, partition: int, offset: int, stored: int, message: Any) -> StreamRecord:
     value: bytes | None = message.data()
     if not value and message.has_null_value():
         value = None
     text: str = message.partition_key()
     key = text.encode() if text else None
-    time: int = message.event_timestamp() or message.publish_timestamp()
+    time: int = message.event_timestamp() or stored
+    properties: dict[str, str] = message.properties()
     if not properties:
-        return StreamRecord(topic, partition, offset, time, key, value, NO_HEADERS)
+        return StreamRecord(topic, partition, offset, time, key, value)
     if (encoded := properties.pop(KEY_64, None)) is not None:
         key = b64decode(encoded)
     if (given := properties.pop(TIME, None)) is not None:
