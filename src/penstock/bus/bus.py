@@ -16,7 +16,7 @@ from penstock.bus.commands import Commands, raise_failure
 from penstock.bus.delivery import Outcome, delivery_of
 from penstock.bus.dispatch import Dispatch
 from penstock.bus.encoding import MessageCodec
-from penstock.bus.failures import ErrorCallback, PlainFailures, guarded
+from penstock.bus.failures import ErrorCallback, PlainFailures, guarded, log_failed
 from penstock.bus.groups import AtomicGroup
 from penstock.bus.handlers import Filter, Handler, Target
 from penstock.bus.history import EventHistory, event_log_of
@@ -478,9 +478,7 @@ class MessageBus:
 
     def _tell(self, handler: Handler, envelope: Envelope, error: BaseException) -> None:
         if not self._error_callbacks:
-            logger.error(
-                "%s failed on %s %s", handler.name, envelope.topic, envelope.id, exc_info=error
-            )
+            log_failed(handler, envelope, error)
         for callback in self._error_callbacks:
             guarded(callback)(handler, envelope, error)
 

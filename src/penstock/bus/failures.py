@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.bus.handlers import Handler
+from penstock.bus.log_fields import fields_of
 from penstock.messages import Envelope
 
 logger = logging.getLogger("penstock.bus")
@@ -34,7 +35,28 @@ class PlainFailures:
 
 def log_broken(part: str, envelope: Envelope, error: BaseException) -> None:
     """Say that a filter or a middleware failed."""
-    logger.error("a %s failed on %s %s", part, envelope.topic, envelope.id, exc_info=error)
+    logger.error(
+        "a %s failed on %s %s",
+        part,
+        envelope.topic,
+        envelope.id,
+        exc_info=error,
+        extra=fields_of(envelope),
+    )
+
+
+def log_failed(handler: Handler, envelope: Envelope, error: BaseException) -> None:
+    """Say that a handler failed."""
+    before = None if envelope.delivery is None else envelope.delivery.attempts.get(handler)
+    attempt = 1 if before is None else before.count + 1
+    logger.error(
+        "%s failed on %s %s",
+        handler.name,
+        envelope.topic,
+        envelope.id,
+        exc_info=error,
+        extra=fields_of(envelope, handler=handler.name, attempt=attempt),
+    )
 
 
 def guarded(callback: Callable[..., None]) -> Callable[..., None]:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock.bus.intake import Intake
+from penstock.bus.log_fields import fields_of
 from penstock.bus.queue import Overflow
 from penstock.errors import Closed
 from penstock.messages import Envelope
@@ -52,7 +53,7 @@ class Handover:
         except Closed:
             return True  # the journal has it, if there is one
         except Exception:
-            logger.exception("a filter failed on %s", envelope.topic)
+            logger.exception("a filter failed on %s", envelope.topic, extra=fields_of(envelope))
         handed()
         return True
 

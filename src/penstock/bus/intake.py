@@ -19,6 +19,7 @@ from penstock.bus.drive import current
 from penstock.bus.event_log import EventRecorder
 from penstock.bus.handlers import Filter
 from penstock.bus.lane import Lane
+from penstock.bus.log_fields import fields_of
 from penstock.bus.queue import (
     HIGH_MARK,
     LOW_MARK,
@@ -407,7 +408,7 @@ class Intake:
             self.dispatch.drop(envelope)
 
     def _fail(self, envelope: Envelope, error: Exception) -> None:
-        logger.error("%s was not let in", envelope.topic, exc_info=error)
+        logger.error("%s was not let in", envelope.topic, exc_info=error, extra=fields_of(envelope))
         self.dispatch.accept()
         delivery_of(envelope).failures.append(Failure(FILTER, error))
         self.dispatch.release(envelope)

@@ -107,7 +107,7 @@ class Maintenance:
                 self._retain(topic, log.keys.partition, in_use)
             topic.writer.reject_while_full(any(info.full for info in self.info(topic)))
         except PenstockError as error:
-            _log.warning("retention of %s: %s", topic.name, error)
+            _log.warning("retention of %s: %s", topic.name, error, extra={"topic": topic.name})
 
     def _retain(self, topic: OpenTopic, number: int, in_use: InUse) -> int:
         if (topic.name, number) in in_use:
@@ -134,7 +134,8 @@ class Maintenance:
         for report in self.run():
             if report.error is not None:
                 where = f"{report.topic}/{report.partition}"
-                _log.warning("maintenance of %s: %s", where, report.error)
+                fields = {"topic": report.topic, "partition": report.partition}
+                _log.warning("maintenance of %s: %s", where, report.error, extra=fields)
         if self._worker is not None and not self._stopping:
             self._worker.submit_after(self._interval, self._round)
 

@@ -6,6 +6,7 @@ is a value that everything else reads.
 
 from penstock.bus.histogram import Durations
 from penstock.observe.catalogue import METRICS, Kind, Metric
+from penstock.observe.logs import FIELDS, JsonFormatter, MessageFields
 from penstock.observe.observer import Observer
 from penstock.observe.otel import OpenTelemetryMetrics
 from penstock.observe.prometheus import CONTENT_TYPE, PrometheusCollector, prometheus_text
@@ -29,6 +30,7 @@ from penstock.observe.values import (
 
 __all__ = [
     "CONTENT_TYPE",
+    "FIELDS",
     "METRICS",
     "BusSnapshot",
     "Cause",
@@ -38,9 +40,11 @@ __all__ = [
     "GroupSnapshot",
     "GroupState",
     "Health",
+    "JsonFormatter",
     "Kind",
     "LogPartition",
     "LogSnapshot",
+    "MessageFields",
     "Metric",
     "Observer",
     "OpenTelemetryMetrics",

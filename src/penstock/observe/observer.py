@@ -75,6 +75,8 @@ class Observer:
         self._next: PendingCall | None = None
         self._task: asyncio.Task[None] | None = None
         self._looked_ms: int | None = None
+        self._stalls: dict[tuple[object, ...], Stall] = {}
+        """Those that were told of."""
         self._latest = Snapshot(time_ms=self._system.clock.time_ms(), looked_ms=None)
 
     # Life
@@ -247,7 +249,19 @@ class Observer:
             queries=tuple(sight.queries),
             stalls=tuple(sorted(map(stall_of, stalled), key=lambda one: -one.seconds)),
         )
+        self._log_stalls(self._latest.stalls)
         return self._latest
+
+    def _log_stalls(self, stalls: tuple[Stall, ...]) -> None:
+        """Say once that a group stands still, and once that it goes on."""
+        before, self._stalls = self._stalls, {_place(one): one for one in stalls}
+        for place, stall in self._stalls.items():
+            if place not in before:
+                logger.warning("%s", stall.explain(), extra=_fields(stall))
+        for place, stall in before.items():
+            if place not in self._stalls:
+                where = f"{stall.group} on {stall.topic}"
+                logger.info("%s goes on", where, extra=_fields(stall))
 
 
 def _explainer(parts: list[Watched]) -> Callable[[Position], Why | None]:
@@ -261,6 +275,20 @@ def _once(positions: list[Position]) -> list[Position]:
     """Each group once: a query of Spark is a group of the log, when that is watched too."""
     logged = {one.group for one in positions if one.kind is GroupKind.LOG}
     return [one for one in positions if one.kind is not GroupKind.SPARK or one.group not in logged]
+
+
+def _place(stall: Stall) -> tuple[object, ...]:
+    return stall.source, stall.group, stall.topic, stall.partition
+
+
+def _fields(stall: Stall) -> dict[str, Any]:
+    return {
+        "topic": stall.topic,
+        "partition": stall.partition,
+        "offset": stall.offset,
+        "group": stall.group,
+        "cause": str(stall.cause),
+    }
 
 
 def _numbered(name: str) -> Iterator[str]:

@@ -108,7 +108,11 @@ class Burial:
         try:
             self.letters.add_nowait(letter)
         except Exception:
-            logger.exception("a message of %s is lost: no room for a dead letter", letter.topic)
+            logger.exception(
+                "a message of %s is lost: no room for a dead letter",
+                letter.topic,
+                extra=_fields(letter),
+            )
         else:
             self._tell(letter)
 
@@ -116,7 +120,9 @@ class Burial:
         try:
             await self.letters.add(letter)
         except Exception:
-            logger.exception("the dead letter %s is not on the disk", letter.id)
+            logger.exception(
+                "the dead letter %s is not on the disk", letter.id, extra=_fields(letter)
+            )
         finally:
             then()
         self._tell(letter)
@@ -240,3 +246,14 @@ class Burial:
 def _replays(headers: Any) -> int:
     count = headers.get(REPLAY_HEADER, "0")
     return int(count) if count.isdecimal() else 0
+
+
+def _fields(letter: DeadLetter) -> dict[str, Any]:
+    """What log lines about a letter carry."""
+    return {
+        "topic": letter.topic,
+        "partition": letter.partition,
+        "offset": letter.offset,
+        "handler": letter.handler,
+        "attempt": letter.attempts,
+    }

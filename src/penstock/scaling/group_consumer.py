@@ -67,6 +67,8 @@ class GroupConsumer:
         self._kind = kind
         self.topic = marks_of(kind).topic
         self.group = group
+        self._fields: dict[str, Any] = {"topic": self.topic, "group": group}
+        """Of log lines."""
         self._subscribe = subscribe
         self._is_wanted = is_wanted
         self._partitions: dict[int, PartitionWork] = {}
@@ -244,12 +246,16 @@ class GroupConsumer:
             try:
                 return await act()
             except Closed:
-                logger.warning("group %s reads no more: the log is closed", self.group)
+                logger.warning(
+                    "group %s reads no more: the log is closed", self.group, extra=self._fields
+                )
                 raise
             except SubscriberBusy as error:
-                logger.warning("group %s waits: %s", self.group, error)
+                logger.warning("group %s waits: %s", self.group, error, extra=self._fields)
             except Exception:
-                logger.exception("group %s cannot go on with %s", self.group, self.topic)
+                logger.exception(
+                    "group %s cannot go on with %s", self.group, self.topic, extra=self._fields
+                )
             await self._bus._timers.sleep(seconds)
             seconds = min(2 * seconds, AGAIN_SECONDS_MAX)
 
@@ -347,7 +353,14 @@ class GroupConsumer:
     def _refuse(self, work: Work, error: InvalidMessage) -> None:
         self.invalid += 1
         record = work.record
-        logger.error("record %s of %s does not decode: %s", record.offset, self.topic, error)
+        place = {"partition": record.partition, "offset": record.offset}
+        logger.error(
+            "record %s of %s does not decode: %s",
+            record.offset,
+            self.topic,
+            error,
+            extra=self._fields | place,
+        )
         if isinstance(self._bus, ResilientMessageBus):
             self._bus._burial.bury_record(self.topic, record, error)
         self._end(work)
@@ -400,7 +413,9 @@ class GroupConsumer:
             self._give_back(handled)
             if not isinstance(error, Exception):
                 raise
-            logger.exception("cannot commit for group %s on %s", self.group, self.topic)
+            logger.exception(
+                "cannot commit for group %s on %s", self.group, self.topic, extra=self._fields
+            )
             if self._subscription is not None:
                 self._bus._timers.call_after(AGAIN_SECONDS_MAX, self._commit_soon)
         finally:

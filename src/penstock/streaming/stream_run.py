@@ -197,7 +197,12 @@ class StreamRun:
         if not place.stopping:
             self._restarts += 1
             logger.warning(
-                "%s of %s for %s died", place.name, self.topic, self.group, exc_info=error
+                "%s of %s for %s died",
+                place.name,
+                self.topic,
+                self.group,
+                exc_info=error,
+                extra={"topic": self.topic, "group": self.group, "attempt": self._restarts},
             )
 
     async def _remove(self, places: list[_Place], seconds: float) -> None:
@@ -213,7 +218,12 @@ class StreamRun:
                 async with self._timers.deadline(seconds, "stop consumers"):
                     await asyncio.wait(tasks)
             except DeadlineExceeded:
-                logger.warning("consumers of %s did not stop in %g s", self.topic, seconds)
+                logger.warning(
+                    "consumers of %s did not stop in %g s",
+                    self.topic,
+                    seconds,
+                    extra={"topic": self.topic, "group": self.group},
+                )
             finally:
                 for task in tasks:
                     task.cancel()

@@ -275,4 +275,6 @@ class TaskMember:
 
     def _commit_failed(self, partition: int, error: Exception) -> None:
         level = logging.INFO if isinstance(error, Fenced) else logging.ERROR
-        logger.log(level, "cannot commit %s/%s: %s", self._consumer.topic, partition, error)
+        topic, group = self._consumer.topic, self._consumer.group
+        fields = {"topic": topic, "partition": partition, "group": group}
+        logger.log(level, "cannot commit %s/%s: %s", topic, partition, error, extra=fields)
