@@ -170,7 +170,7 @@ def test_letters_are_purged(dead):
     assert "which ones?" in dead("dlq", "purge", code=2).errors
     assert dead("dlq", "purge", "--all", "--dry-run").text == "would purge 2 dead letters\n"
     assert "Say --yes" in dead("dlq", "purge", "--all", code=2).errors
-    assert dead("dlq", "purge", "--key", "o-2", "--yes").text == "purged 1 dead letters\n"
+    assert dead("dlq", "purge", "--key", "o-2", "--yes").text == "purged 1 dead letter\n"
     assert len(ids(dead)) == 1
     dead("dlq", "purge", "--all", "--yes")
     assert ids(dead) == []

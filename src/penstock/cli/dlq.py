@@ -13,6 +13,7 @@ from penstock.cli.asking import confirm
 from penstock.cli.completion import groups, topics
 from penstock.cli.options import DryRun, Form, Output, Url, Yes
 from penstock.cli.places import Place, place_of, run
+from penstock.cli.table import counted
 
 if TYPE_CHECKING:
     from penstock.cli.letters import Filter, Letter, Shelf, Step
@@ -226,7 +227,7 @@ def replay(
     chosen = [one for one in letters if one.id not in {step.id for step in refused}]
     steps = [_would(one) for one in chosen]
     if chosen and not dry_run:
-        confirm(f"This publishes {len(chosen):,} dead letters again", yes=yes)
+        confirm(f"This publishes {counted(len(chosen), 'dead letter')} again", yes=yes)
         steps = run(_replay(place, chosen))
     _show_steps([*steps, *refused], output, dry_run)
 
@@ -269,10 +270,10 @@ def purge(
     place = place_of(ctx, url)
     letters = run(_chosen(place, source, wanted))
     if dry_run or not letters:
-        say(f"{'would purge' if dry_run else 'purged'} {len(letters):,} dead letters")
+        say(f"{'would purge' if dry_run else 'purged'} {counted(len(letters), 'dead letter')}")
         return
-    confirm(f"This throws {len(letters):,} dead letters away", yes=yes)
-    say(f"purged {run(_purge(place, letters)):,} dead letters")
+    confirm(f"This throws {counted(len(letters), 'dead letter')} away", yes=yes)
+    say(f"purged {counted(run(_purge(place, letters)), 'dead letter')}")
 
 
 # Choosing

@@ -60,13 +60,14 @@ def export(
     from penstock import System
     from penstock.cli.output import tell
     from penstock.cli.positions import parse_range
+    from penstock.cli.table import counted
 
     place = place_of(ctx, url)
     kind = _kind(file, format)
     _check(file, yes)
     wanted = parse_range(offset, System().clock.time_ms())
     count = run(_export(place, topic, file, kind, wanted, partition or []))
-    tell(f"{count:,} records of {topic} to {file}")
+    tell(f"{counted(count, 'record')} of {topic} to {file}")
 
 
 def _kind(file: Path, given: FileFormat | None) -> FileFormat:

@@ -9,6 +9,7 @@ import typer
 from penstock.cli.asking import confirm
 from penstock.cli.options import DryRun, Form, Group, OptionalTopic, Output, Url, Yes
 from penstock.cli.places import Place, place_of, run
+from penstock.cli.table import counted
 
 if TYPE_CHECKING:
     from penstock.cli.positions import Bound
@@ -111,7 +112,8 @@ def seek(
     bound: Bound = parse_seek(to, System().clock.time_ms())
     moves = run(preview(place, group, topic, bound, partition or []))
     if not dry_run:
-        confirm(f"This moves {group} in {len(moves)} partitions of {moves[0].topic}", yes=yes)
+        where = f"{counted(len(moves), 'partition')} of {moves[0].topic}"
+        confirm(f"This moves {group} in {where}", yes=yes)
         run(move(place, group, moves))
     _show_moves(moves, output, dry_run)
 

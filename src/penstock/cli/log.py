@@ -11,6 +11,7 @@ from penstock.cli.asking import confirm
 from penstock.cli.completion import topics
 from penstock.cli.options import DryRun, Form, Output, Topic, Url, Yes
 from penstock.cli.places import Place, place_of, run
+from penstock.cli.table import counted
 
 if TYPE_CHECKING:
     from penstock import RepairReport, VerifyReport
@@ -69,10 +70,14 @@ def _show(report: VerifyReport) -> None:
             f"{lost.next_offset}"
         )
     verdict = "sound" if report.sound else "damaged: `penstock log repair TOPIC` saves the rest"
-    say(
-        f"{len(report.topics)} topics, {report.partitions:,} partitions, {report.segments:,} "
-        f"segments, {report.records:,} records, {report.bytes:,} bytes: {verdict}"
-    )
+    parts = {
+        "topic": len(report.topics),
+        "partition": report.partitions,
+        "segment": report.segments,
+        "record": report.records,
+        "byte": report.bytes,
+    }
+    say(f"{', '.join(counted(count, noun) for noun, count in parts.items())}: {verdict}")
 
 
 @app.command("repair")
@@ -95,7 +100,7 @@ def repair(
     )
     report = do(True)
     if not dry_run and report.actions:
-        confirm(f"This changes {len(report.actions)} files of {topic}", yes=yes)
+        confirm(f"This changes {counted(len(report.actions), 'file')} of {topic}", yes=yes)
         report = do(False)
     _show_repair(report, output)
     if report.remaining:

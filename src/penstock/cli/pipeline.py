@@ -11,7 +11,7 @@ import typer
 
 from penstock.cli.codes import NOT_RUNNING
 from penstock.cli.options import Form, Output, Yes
-from penstock.cli.table import table
+from penstock.cli.table import counted, table
 
 if TYPE_CHECKING:
     from penstock.spark import PipelineReport, RunningPipeline
@@ -113,7 +113,7 @@ def replay(
     from penstock.spark import load_pipeline
 
     count = load_pipeline(file).replay_dead_letters(topic, limit=limit)
-    _say(f"{count:,} records replayed to {topic}")
+    _say(f"{counted(count, 'record')} replayed to {topic}")
 
 
 @app.command("reset")

@@ -201,6 +201,7 @@ async def _check_topic(transport: Transport, topic: str, create: bool) -> None:
 
 def _tell(topic: str, count: int, ends: dict[int, int]) -> None:
     from penstock.cli.output import tell
+    from penstock.cli.table import counted
 
     where = ", ".join(f"{number} up to offset {end - 1}" for number, end in sorted(ends.items()))
-    tell(f"{count:,} records to {topic}" + (f": partition {where}" if ends else ""))
+    tell(f"{counted(count, 'record')} to {topic}" + (f": partition {where}" if ends else ""))

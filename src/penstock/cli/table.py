@@ -21,6 +21,11 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     )
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 record``, ``2,000 records``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def cell(value: object) -> str:
     """A value as text; nothing is a dash."""
     if value is None:

@@ -9,6 +9,7 @@ import typer
 from penstock.cli.asking import confirm
 from penstock.cli.options import DryRun, Form, Output, Topic, Url, Yes
 from penstock.cli.places import Place, place_of, run
+from penstock.cli.table import counted
 
 if TYPE_CHECKING:
     from penstock.transports import Transport
@@ -41,7 +42,7 @@ def create(
     place = place_of(ctx, url)
     options = topic_options(setting or [], nested=place.is_log)
     before, after = run(_create(place, topic, partitions, options))
-    say(f"{topic}: {'made' if before is None else 'was there'}, {after} partitions")
+    say(f"{topic}: {'made' if before is None else 'was there'}, {counted(after, 'partition')}")
 
 
 async def _create(
@@ -159,7 +160,7 @@ def _show(found: dict[str, Any]) -> None:
     rows = [tuple(one.values()) for one in found["partitions"]]
     show_table(("partition", "start", "end", "records"), rows)
     if "bytes" in found:
-        say(f"\n{found['bytes']:,} bytes in {found['segments']:,} segments")
+        say(f"\n{found['bytes']:,} bytes in {counted(found['segments'], 'segment')}")
         changed = ", ".join(f"{name}={value}" for name, value in _flat(found["settings"]))
         say(f"settings: {changed}")
     groups = found["groups"]
@@ -185,7 +186,10 @@ def delete(
 
     place = place_of(ctx, url)
     records, groups = run(_what_goes(place, topic))
-    what = f"{records:,} records of {topic} and the offsets of {len(groups)} groups"
+    what = (
+        f"{counted(records, 'record')} of {topic} and the offsets of "
+        f"{counted(len(groups), 'group')}"
+    )
     if dry_run:
         say(f"would delete {what}")
         return
