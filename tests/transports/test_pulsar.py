@@ -396,6 +396,19 @@ async def test_a_token_says_who_it_is_and_shows_up_nowhere(server, topic, monkey
     assert token[:-4] not in f"{shown!r} {[str(one) for one in shown]} {caplog.text}"
 
 
+async def test_tls_checks_the_brokers(server, topic):
+    url = (
+        f"pulsar+ssl://127.0.0.1:{server.tls_port}?admin_url=https://127.0.0.1:{server.https_port}"
+        "&connect_seconds=2"
+    )
+    async with open_transport(f"{url}&tls_ca={server.certificate}") as transport:
+        await transport.produce(topic, [b"x"])
+        async with transport.subscribe(topic, "billing") as consumer:
+            assert values_of(await take(consumer, 1)) == [b"x"]
+    with pytest.raises(Unreachable, match="ertificate"):
+        await open_transport(url).open()
+
+
 def test_a_password_is_part_of_no_text(monkeypatch):
     secret = "canary-of-the-tests"
     transport = PulsarTransport(f"pulsar://ann:{secret}@localhost")
@@ -714,6 +727,19 @@ async def test_a_snapshot_stands_for_what_was_before_it(server, topic, monkeypat
         assert await store.get(("1",)) == (b"59", revisions[1])
         assert await store.put(("1",), b"60", revisions[0]) is None
         assert await store.put(("1",), b"60", revisions[1]) is not None
+
+
+async def test_a_log_that_was_made_anew_is_read_anew(server, topic):
+    async with PulsarTransport(server.url) as one, PulsarTransport(server.url) as other:
+        for offset in (2, 1):
+            await one.create_topic(topic, partitions=1)
+            await one.produce(topic, numbered(3))
+            async with one.subscribe(topic, "billing") as consumer:
+                await consumer.commit({0: offset})
+            assert [lag.committed for lag in await other.lag(topic, "billing")] == [offset]
+            assert list(await other.groups(topic)) == ["billing"]
+            await one.delete_topic(topic)
+            assert topic not in await other.topics()
 
 
 async def test_what_others_write_to_the_log_is_passed_over(server, topic):

@@ -310,14 +310,15 @@ class GroupLog:
             self._replay(-1)
 
     async def _read_on(self) -> bool:
-        """Whether the log goes on where it was: else something was removed, and it begins anew."""
+        """Whether the log goes on where it was; else a part of it was removed, or it was made anew.
+
+        What is passed over was ours, and is applied.
+        """
         for read in await self._reader.read():
-            if self._known and self._expected is not None:
-                if read.offset < self._expected:
-                    continue  # It was ours, and is applied.
-                if read.offset > self._expected:
-                    return False
-            self._take(read)
+            if not self._known or read.offset == (self._expected or read.offset):
+                self._take(read)
+            elif self._position is None or read.position > self._position:
+                return False
         return True
 
     def _take(self, read: Read) -> None:

@@ -78,6 +78,8 @@ class PartitionProducer:
         self._sent = 0
         """By this client's producer so far: the number of its next message."""
         self._name = ""
+        self._is_worn = False
+        """A message was refused, so the numbers of the next ones are not known."""
         self._since: Position | None = None
         """The last entry before those of ours."""
         self._tail: tuple[Position, int] | None = None
@@ -104,6 +106,8 @@ class PartitionProducer:
             await self._room.wait()
 
     async def _send(self, rows: Rows, chunk: Sequence[int]) -> Acknowledgements:
+        if self._is_worn and not self._pending:
+            self.close()
         if self._native is None:
             await self._open()
         acks = Acknowledgements(len(chunk), self._sent)
@@ -123,7 +127,7 @@ class PartitionProducer:
         self._since, self._tail = await self._index.last(), None
         native = await self._connection.producer(self._topic)
         self._sent = native.last_sequence_id() + 1
-        self._name = native.producer_name()
+        self._name, self._is_worn = native.producer_name(), False
         self._native = native
 
     def _arrived(self, count: int) -> None:
@@ -136,6 +140,7 @@ class PartitionProducer:
             return
         error = self._connection.error(failure, f"send to {self._topic!r}", topic=self._topic)
         if isinstance(error, RecordTooLarge):
+            self._is_worn = True
             size = max(len(rows.values[place] or b"") for place in places)
             raise RecordTooLarge(
                 f"a record of {size} bytes for {self._topic!r} is larger than this broker takes: make "

@@ -83,6 +83,7 @@ SETTINGS = {
     "functionsWorkerEnabled": "false",
     "defaultNumberOfNamespaceBundles": "1",
     "numHttpServerThreads": "8",
+    "webServiceTlsProvider": "",
     "journalSyncData": "true",
     "dbStorage_writeCacheMaxSizeMb": "16",
     "dbStorage_readAheadCacheMaxSizeMb": "16",
@@ -113,6 +114,8 @@ class PulsarServer:
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         self.port, self.http_port, self.proxy_port, self._bookie_port = free_ports(4)
+        self.tls_port, self.https_port = free_ports(2)
+        self.certificate = folder / "cert.pem"
         self._settings = dict(settings or {})
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -135,6 +138,8 @@ class PulsarServer:
 
     def start(self) -> None:
         """Start, and return when it answers."""
+        if not self.certificate.exists():
+            self._make_certificate()
         self._write_settings()
         command = [
             *JAVA, f"-Dlog4j.configurationFile={self.folder / 'log4j2.xml'}", "-cp", f"{JARS}/*",
@@ -185,14 +190,27 @@ class PulsarServer:
     def _log(self) -> Path:
         return self.folder / "server.log"
 
+    def _make_certificate(self) -> None:
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+        names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+        files = ["-keyout", str(self.folder / "key.pem"), "-out", str(self.certificate)]
+        subprocess.run([*command, *names, *files], check=True, capture_output=True)
+
     def _write_settings(self) -> None:
         listeners = {"plain": self.port, "proxy": self.proxy_port}
         settings = {
             **SETTINGS,
             "brokerServicePort": str(self.port),
             "webServicePort": str(self.http_port),
+            "brokerServicePortTls": str(self.tls_port),
+            "webServicePortTls": str(self.https_port),
+            "tlsCertificateFilePath": str(self.certificate),
+            "tlsKeyFilePath": str(self.folder / "key.pem"),
             "advertisedListeners": ",".join(
-                f"{name}:pulsar://127.0.0.1:{port}" for name, port in listeners.items()
+                [
+                    *(f"{name}:pulsar://127.0.0.1:{port}" for name, port in listeners.items()),
+                    f"plain:pulsar+ssl://127.0.0.1:{self.tls_port}",
+                ]
             ),
             "internalListenerName": "plain",
             **self._settings,
