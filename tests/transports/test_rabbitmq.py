@@ -1,18 +1,63 @@
 """The RabbitMQ transport on streams of a real server: the suite, and what only it has."""
 
+import asyncio
+import signal
+import sys
+from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 
+import mmh3
 import pytest
+from rstream import AMQPMessage, CompressionType, Producer
 
+from penstock.errors import (
+    BrokerFailed,
+    DeadlineExceeded,
+    Fenced,
+    InvalidOption,
+    MissingExtra,
+    NotSupported,
+    RecordTooLarge,
+    SubscriberBusy,
+    UnknownTopic,
+    Unreachable,
+)
 from penstock.testing import TransportConformance
+from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, values_of
+from penstock.transports import (
+    TransportRegistry,
+    open_transport,
+    rabbitmq_connection,
+    rabbitmq_keys,
+)
 from penstock.transports.rabbitmq import RabbitTransport
-from tests.transports.servers.rabbitmq import rabbit_server
+from penstock.transports.rabbitmq_keys import KeyLog, RabbitKeys
+from penstock.transports.rabbitmq_reader import bounds
+from penstock.transports.rabbitmq_streams import StreamsMode
+from tests.transports.proxy import Proxy
+from tests.transports.servers.rabbitmq import LOGIN, PASSWORD, USER, free_ports, rabbit_server
 
 
 @pytest.fixture(scope="module")
 def server():
     with rabbit_server() as running:
         yield running
+
+
+@pytest.fixture
+def topic(request):
+    return f"t{abs(hash(request.node.nodeid)):x}"
+
+
+def far_url(proxy):
+    return f"rabbitmq://{LOGIN}@{proxy.address}?reconnect_seconds_max=0.2"
+
+
+def mode_of(transport):
+    assert isinstance(transport._mode, StreamsMode)
+    return transport._mode
 
 
 class TestRabbitStreams(TransportConformance):
@@ -27,3 +72,644 @@ class TestRabbitStreams(TransportConformance):
     @pytest.fixture
     def quick_lease(self):
         return {"lease_seconds": 1.0}
+
+
+# What may happen on the way
+
+
+async def sent_and_read(transport, topic, disturb, batches=20, size=25):
+    """Produce under disturbance, and read all; every produce is acknowledged in the end."""
+    await transport.create_topic(topic, partitions=2)
+    got: Counter[bytes | None] = Counter()
+    total = batches * size
+    disturbing = None
+
+    async def read():
+        async with transport.subscribe(topic, "billing") as consumer:
+            while len(got) < total:
+                batch = await consumer.next_batch(WAIT_SECONDS)
+                got.update(values_of(batch.records))
+                with suppress(Fenced):
+                    # Away for longer than its lease: it comes again, to whoever has it.
+                    await consumer.commit(batch)
+
+    reading = asyncio.create_task(read())
+    for start in range(0, total, size):
+        if start == total // 2:
+            disturbing = asyncio.create_task(disturb())
+        await transport.produce(topic, numbered(size, start), timeout=2 * WAIT_SECONDS)
+    assert disturbing is not None
+    await disturbing
+    async with asyncio.timeout(WAIT_SECONDS):
+        await reading
+    lag = await transport.lag(topic, "billing")
+    assert sum(one.end for one in lag) == total  # nothing stored twice, nothing lost
+    assert got.keys() == set(numbered(total))
+    return got
+
+
+async def test_a_broker_that_is_killed_loses_nothing_acknowledged(server, topic):
+    async def disturb():
+        server.kill()
+        await asyncio.to_thread(server.start)
+
+    async with RabbitTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=2)
+        await asyncio.to_thread(server.settle)
+        await sent_and_read(transport, topic, disturb)
+        assert transport.statistics().reconnects >= 1
+
+
+@pytest.mark.torture
+async def test_a_broker_that_is_killed_again_and_again_loses_nothing(server, topic):
+    """Three members share the topic; some are closed and made anew while the server comes and goes."""
+    kills, size = 15, 50
+    got: Counter[bytes | None] = Counter()
+    done = asyncio.Event()
+    async with RabbitTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=6)
+        await asyncio.to_thread(server.settle)
+
+        async def read(records):
+            while not done.is_set():
+                consumer = transport.subscribe(topic, "billing", lease_seconds=5.0)
+                with suppress(Unreachable, Fenced, DeadlineExceeded):
+                    async with consumer:
+                        left = records
+                        while left > 0 and not done.is_set():
+                            batch = await consumer.next_batch(1.0)
+                            await consumer.commit(batch)
+                            got.update(values_of(batch.records))
+                            left -= len(batch)
+
+        readers = [asyncio.create_task(read(count)) for count in (200, 1_000, 10**9)]
+        total = 0
+        for _ in range(kills):
+            server.kill()
+            restarting = asyncio.create_task(asyncio.to_thread(server.start))
+            while not restarting.done():
+                await transport.produce(topic, numbered(size, total), timeout=60)
+                total += size
+            await restarting
+        async with asyncio.timeout(WAIT_SECONDS):
+            while sum(one.records for one in await transport.lag(topic, "billing")):
+                await asyncio.sleep(0.05)
+        done.set()
+        await asyncio.gather(*readers)
+        assert sum(one.end for one in await transport.lag(topic, "billing")) == total
+    # A commit whose answer was lost may have counted, so what it held may be missing here.
+    assert got.keys() <= set(numbered(total))
+    assert set(got.values()) == {1}
+
+
+async def test_a_cut_connection_is_made_again(server, topic):
+    async with (
+        Proxy("127.0.0.1", server.port) as proxy,
+        RabbitTransport(far_url(proxy)) as transport,
+    ):
+
+        async def disturb():
+            for _ in range(3):
+                proxy.cut()
+                while transport.statistics().connected:
+                    await asyncio.sleep(0)
+                proxy.heal()
+                while not transport.statistics().connected:
+                    await asyncio.sleep(0.001)
+
+        await sent_and_read(transport, topic, disturb)
+        statistics = transport.statistics()
+    assert statistics.reconnects >= 3
+    assert statistics.connected
+    assert statistics.errors
+    assert statistics.records_produced == 500
+    assert not transport.statistics().connected
+
+
+async def test_a_slow_connection_is_slow_and_nothing_else(server, topic):
+    async with (
+        Proxy("127.0.0.1", server.port) as proxy,
+        RabbitTransport(far_url(proxy)) as transport,
+    ):
+
+        async def disturb():
+            proxy.delay = 0.05
+
+        got = await sent_and_read(transport, topic, disturb, batches=8)
+    assert set(got.values()) == {1}
+
+
+async def test_a_connection_that_is_half_open_is_given_up(server, topic):
+    async with (
+        Proxy("127.0.0.1", server.port) as proxy,
+        RabbitTransport(far_url(proxy), heartbeat_seconds=1, answer_seconds=1.0) as transport,
+    ):
+
+        async def disturb():
+            before = proxy.connections
+            proxy.swallow = "both"
+            while transport.statistics().connected:
+                await asyncio.sleep(0.01)
+            proxy.heal()
+            while proxy.connections == before:
+                await asyncio.sleep(0.01)
+
+        await sent_and_read(transport, topic, disturb)
+
+
+@pytest.mark.parametrize("count", [1, 1_500])
+async def test_what_is_sent_again_is_kept_once(server, topic, count):
+    """The server stored it, and its confirm was lost: the offsets are found all the same."""
+    async with (
+        Proxy("127.0.0.1", server.port) as proxy,
+        RabbitTransport(far_url(proxy)) as transport,
+        RabbitTransport(server.url) as other,
+    ):
+        await transport.create_topic(topic, partitions=1)
+        await transport.produce(topic, [b"before"])
+        proxy.swallow = "down"
+        producing = asyncio.create_task(transport.produce(topic, numbered(count)))
+        while (await other.lag(topic, "x"))[0].end < 1 + count:
+            await asyncio.sleep(0.001)
+        # Somebody else's record comes between the two attempts.
+        await other.produce(topic, [b"between"])
+        proxy.heal()
+        proxy.drop()
+        done = await producing
+        assert done.ranges == {0: (1, 1 + count)}
+        async with transport.subscribe(topic, "billing") as consumer:
+            records = values_of(await take(consumer, count + 2))
+        assert records == [b"before", *numbered(count), b"between"]
+        assert (await transport.lag(topic, "billing"))[0].end == count + 2
+
+
+async def test_offsets_of_a_batch_are_told_while_others_produce(server, topic):
+    async with RabbitTransport(server.url) as one, RabbitTransport(server.url) as other:
+        await one.create_topic(topic, partitions=1)
+
+        async def produce(transport, start):
+            told = {}
+            for first in range(start, start + 1_000, 50):
+                done = await transport.produce(topic, numbered(50, first))
+                told[b"%d" % first], told[b"%d" % (first + 49)] = (
+                    done.ranges[0][0],
+                    done.ranges[0][1] - 1,
+                )
+            return told
+
+        found = await asyncio.gather(produce(one, 0), produce(other, 10_000), produce(one, 20_000))
+        told = found[0] | found[1] | found[2]
+        async with one.subscribe(topic, "billing") as consumer:
+            records = await take(consumer, 3_000)
+    assert {one.value: one.offset for one in records if one.value in told} == told
+
+
+async def test_who_is_cut_off_for_longer_than_its_lease_is_fenced(server, topic):
+    """The other member goes on; what the first one had comes again, and its commit is refused."""
+    async with (
+        Proxy("127.0.0.1", server.port) as proxy,
+        RabbitTransport(far_url(proxy)) as far,
+        RabbitTransport(server.url) as near,
+    ):
+        await near.create_topic(topic, partitions=1)
+        await near.produce(topic, numbered(5))
+        async with far.subscribe(topic, "billing", lease_seconds=0.5) as zombie:
+            batch = await zombie.next_batch(WAIT_SECONDS)
+            proxy.cut()
+            async with near.subscribe(topic, "billing", lease_seconds=0.5) as other:
+                assert values_of(await take(other, 5)) == numbered(5)
+                await other.commit()
+                assert zombie.assignment().partitions == frozenset()
+                proxy.heal()
+                with pytest.raises(Fenced):
+                    await zombie.commit(batch)
+
+
+async def test_a_stopped_server_shows_as_an_error_within_the_deadline(server, topic):
+    async with RabbitTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=1)
+        await transport.produce(topic, [b"x"])
+        server.send(signal.SIGSTOP)
+        try:
+            with pytest.raises(Unreachable, match="not confirmed") as refused:
+                await transport.produce(topic, [b"y"], timeout=0.5)
+        finally:
+            server.send(signal.SIGCONT)
+        assert refused.value.address == f"rabbitmq://{server.address}"
+        await transport.produce(topic, [b"z"])
+        assert (await transport.lag(topic, "billing"))[0].end == 3  # the second was sent
+
+
+async def test_members_come_and_go_while_the_connection_does(server, topic):
+    """A commit counts once, whoever makes it, and whatever becomes of its answer."""
+    async with (
+        Proxy("127.0.0.1", server.port) as proxy,
+        RabbitTransport(far_url(proxy)) as far,
+        RabbitTransport(server.url) as near,
+    ):
+        await near.create_topic(topic, partitions=4)
+        acknowledged: Counter[bytes | None] = Counter()
+
+        async def read(transport, rounds):
+            for _ in range(rounds):
+                async with transport.subscribe(topic, "billing") as consumer:
+                    for _ in range(5):
+                        with suppress(DeadlineExceeded, Fenced):
+                            batch = await consumer.next_batch(0.2, records_max=9)
+                            await consumer.commit(batch)
+                            acknowledged.update(values_of(batch.records))
+
+        readers = [asyncio.create_task(read(one, 3)) for one in (far, near, far)]
+        for start in range(0, 300, 20):
+            await near.produce(topic, numbered(20, start))
+            if start % 100 == 60:
+                proxy.drop()
+        await asyncio.gather(*readers)
+        async with near.subscribe(topic, "billing") as last:
+            while sum(one.records for one in await near.lag(topic, "billing")):
+                with suppress(DeadlineExceeded):
+                    batch = await last.next_batch(0.2)
+                    await last.commit(batch)
+                    acknowledged.update(values_of(batch.records))
+    assert acknowledged == Counter(numbered(300))
+
+
+# Opening
+
+
+@pytest.mark.parametrize("mode", ["streams", "quorum"])
+async def test_a_server_that_is_down_is_a_clear_error(mode):
+    (port,) = free_ports(1)
+    url = f"rabbitmq://127.0.0.1:{port}"
+    transport = RabbitTransport(url, mode=mode, connect_seconds=0.5)
+    with pytest.raises(Unreachable, match=r"did not answer within 0\.5 s") as refused:
+        await transport.open()
+    assert (refused.value.transport, refused.value.address) == ("rabbitmq", url)
+    await transport.close()
+
+
+@pytest.mark.parametrize("mode", ["streams", "quorum"])
+async def test_secrets_open_the_server_and_show_up_nowhere(server, monkeypatch, caplog, mode):
+    place = server.address if mode == "streams" else f"127.0.0.1:{server.amqp_port}"
+    with pytest.raises(BrokerFailed, match="refuses") as refused:
+        await RabbitTransport(f"rabbitmq://{USER}:{PASSWORD}-wrong@{place}", mode=mode).open()
+    monkeypatch.setenv("PENSTOCK_RABBITMQ_PASSWORD", PASSWORD)
+    async with RabbitTransport(f"rabbitmq://{USER}@{place}", mode=mode) as transport:
+        await transport.create_topic("secret")
+        assert "secret" in await transport.topics()
+        shown = f"{transport!r} {transport.statistics()} {transport._settings}"
+    monkeypatch.setenv("PENSTOCK_RABBITMQ_USERNAME", USER)
+    async with RabbitTransport(f"rabbitmq://{place}/%2F", mode=mode):
+        pass
+    with pytest.raises((BrokerFailed, Unreachable)) as lost:
+        await RabbitTransport(f"rabbitmq://{place}/none", mode=mode, connect_seconds=1.0).open()
+    told = [str(one.value) + repr(one.value.fields) for one in (refused, lost)]
+    assert PASSWORD not in shown + "".join(told) + caplog.text
+
+
+@pytest.mark.parametrize("mode", ["streams", "quorum"])
+async def test_tls_checks_the_server(server, topic, mode):
+    port = server.tls_port if mode == "streams" else server.amqps_port
+    url = f"rabbitmqs://{LOGIN}@127.0.0.1:{port}?mode={mode}"
+    async with open_transport(f"{url}&tls_ca={server.certificate}") as transport:
+        await transport.create_topic(topic)
+        assert topic in await transport.topics()
+    with pytest.raises(Unreachable, match="ertificate"):
+        await RabbitTransport(url, connect_seconds=1.0).open()
+
+
+@pytest.mark.parametrize(
+    ("url", "option"),
+    [
+        ("rabbitmq://", "url"),
+        ("rabbitmq://host:port", "url"),
+        ("rabbitmq://host?wings=2", "wings"),
+        ("rabbitmq://host?partitions=many", "partitions"),
+        ("rabbitmq://host?partitions=0", "partitions"),
+        ("rabbitmq://host?mode=tape", "mode"),
+        ("rabbitmq://host?auto_create=maybe", "auto_create"),
+        ("rabbitmq://host?connect_seconds=-1", "connect_seconds"),
+        ("rabbitmq://host?partitioner=murmur2", "partitioner"),
+        ("rabbitmq://host?groups=billing", "groups"),
+        ("rabbitmq://host?mode=quorum&prefetch=70000", "prefetch"),
+        ("rabbitmq://host?prefix=" + "x" * 33, "prefix"),
+    ],
+)
+def test_options_are_checked(url, option):
+    with pytest.raises(InvalidOption) as refused:
+        open_transport(url)
+    assert refused.value.option == option
+
+
+def test_options_of_the_url_and_of_the_call():
+    settings = RabbitTransport(
+        "rabbitmqs://a,b:99,[::1]/shop?partitions=3&auto_create=no", partitioner="native"
+    )._settings
+    assert settings.hosts == (("a", 5551), ("b", 99), ("::1", 5551))
+    assert (settings.vhost, settings.partitions, settings.auto_create) == ("shop", 3, False)
+    assert RabbitTransport("rabbitmq://a", mode="quorum")._settings.hosts == (("a", 5672),)
+
+
+def test_capabilities_are_those_of_the_mode():
+    streams, queues = (RabbitTransport("rabbitmq://a", mode=one) for one in ("streams", "quorum"))
+    assert not streams.capabilities.durable
+    assert streams.capabilities.replay
+    assert queues.capabilities.durable
+    assert not queues.capabilities.replay
+
+
+def test_without_the_client_the_error_names_the_extra(monkeypatch):
+    for name in [one for one in sys.modules if one.startswith("penstock.transports.rabbitmq")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "rstream", None)
+    with pytest.raises(MissingExtra, match=r"penstock\[rabbitmq\]"):
+        TransportRegistry().make("rabbitmq://localhost")
+
+
+# Topics and records
+
+
+async def test_names_that_look_alike_are_kept_apart(server):
+    names = ["a", "a-0", "a.groups", "a-0-0", "topics"]
+    async with RabbitTransport(server.url, prefix="names") as transport:
+        for number, name in enumerate(names):
+            await transport.create_topic(name, partitions=2)
+            await transport.produce(name, numbered(number + 1), keys=[b"k"] * (number + 1))
+            async with transport.subscribe(name, f"g.{name}") as consumer:
+                assert len(await take(consumer, number + 1)) == number + 1
+                await consumer.commit()
+        assert await transport.topics() == sorted(names)
+        for name in names:
+            assert await transport.groups(name) == [f"g.{name}"]
+    async with RabbitTransport(server.url, prefix="others") as transport:
+        assert await transport.topics() == []
+
+
+async def test_records_of_other_clients_are_read(server, topic):
+    async with RabbitTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=1)
+        await transport.produce(topic, [b"ours"], keys=[b"k"])
+        stream = f"penstock.{topic}-0"
+        async with Producer(
+            "127.0.0.1", port=server.port, username=USER, password=PASSWORD
+        ) as producer:
+            await producer.send_wait(stream, b"no message at all")
+            await producer.send_wait(
+                stream,
+                AMQPMessage(body=b"theirs", application_properties={"name": "text", "n": 7}),
+            )
+            await producer.send_sub_entry(
+                stream,
+                [AMQPMessage(body=one) for one in numbered(3)],
+                compression_type=CompressionType.Gzip,
+            )
+        await transport.produce(topic, [b"last"])
+        async with transport.subscribe(topic, "billing") as consumer:
+            records = await take(consumer, 7)
+    assert values_of(records) == [
+        b"ours",
+        b"no message at all",
+        b"theirs",
+        *numbered(3),
+        b"last",
+    ]
+    assert [one.offset for one in records] == list(range(7))
+    assert dict(records[2].headers) == {"name": b"text", "n": b"7"}
+    assert abs(records[2].timestamp - datetime.now(UTC).timestamp() * 1_000) < 600_000
+
+
+async def test_odd_records_arrive_as_they_were(server, topic):
+    headers = {
+        "long": b"x" * 300,
+        "n" * 200: b"",
+        "ü": b"\xff",
+        **{f"h{n}": b"v" for n in range(200)},
+    }
+    async with RabbitTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=1)
+        await transport.produce(
+            topic,
+            [b"v" * 300, None, b""],
+            keys=[b"k" * 300, b"\x00", b""],
+            headers=[headers, {"h": b""}, None],
+            timestamps=[0, 2**41, 5],
+        )
+        async with transport.subscribe(topic, "billing") as consumer:
+            records = await take(consumer, 3)
+        assert [(one.key, one.value, one.timestamp) for one in records] == [
+            (b"k" * 300, b"v" * 300, 0),
+            (b"\x00", None, 2**41),
+            (b"", b"", 5),
+        ]
+        assert [dict(one.headers) for one in records] == [headers, {"h": b""}, {}]
+        with pytest.raises(RecordTooLarge) as refused:
+            await transport.produce(topic, [bytes(2**21)])
+        assert refused.value.topic == topic
+        with pytest.raises(InvalidOption, match="one for each"):
+            await transport.produce(topic, [b"x"], keys=[])
+
+
+async def test_what_is_kept_moves_the_first_offset(server, topic):
+    async with RabbitTransport(server.url) as transport:
+        await transport.create_topic(
+            topic, partitions=1, max_bytes=200_000, segment_bytes=50_000, max_age_seconds=3_600
+        )
+        async with transport.subscribe(topic, "behind") as behind:
+            for start in range(0, 1_000, 50):
+                await transport.produce(topic, [b"x" * 1_000] * 50)
+                if not start:
+                    await behind.commit(await behind.next_batch(WAIT_SECONDS, records_max=1))
+                    await behind.pause(0)
+            async with asyncio.timeout(WAIT_SECONDS):
+                # The server looks at what it keeps a moment later.
+                while (first := (await transport.lag(topic, "new"))[0].committed) == 0:
+                    await asyncio.sleep(0.01)
+            async with transport.subscribe(topic, "late") as late:
+                assert (await take(late, 1))[0].offset >= first
+            # What it was going to read is gone: it goes on at the first that is kept.
+            await behind.resume(0)
+            offsets = [one.offset for one in await take(behind, 100)]
+            assert offsets == sorted(offsets)
+
+
+async def test_a_topic_is_made_by_producing_unless_that_is_off(server, topic):
+    async with RabbitTransport(server.url, auto_create=False) as transport:
+        with pytest.raises(UnknownTopic, match=topic):
+            await transport.produce(topic, [b"x"])
+    async with RabbitTransport(server.url, partitions=3) as transport:
+        await transport.produce(topic, [b"x"])
+        assert await transport.partitions(topic) == 3
+
+
+async def test_a_topic_is_deleted_with_its_groups(server, topic):
+    async with RabbitTransport(server.url, auto_create=False) as transport:
+        with pytest.raises(UnknownTopic, match=topic):
+            await transport.delete_topic(topic)
+        await transport.create_topic(topic, partitions=2)
+        await transport.produce(topic, numbered(10))
+        async with transport.subscribe(topic, "billing") as consumer:
+            await take(consumer, 10)
+            await consumer.commit()
+            with pytest.raises(SubscriberBusy):
+                await transport.delete_topic(topic)
+        await transport.delete_topic(topic)
+        assert topic not in await transport.topics()
+        with pytest.raises(UnknownTopic, match=topic):
+            await transport.produce(topic, [b"x"])
+        await transport.create_topic(topic, partitions=1)
+        assert (await transport.produce(topic, [b"new"])).ranges == {0: (0, 1)}
+        async with transport.subscribe(topic, "billing") as consumer:
+            assert values_of(await take(consumer, 1)) == [b"new"]
+
+
+async def test_a_stream_that_goes_away_is_told(server, topic):
+    async with RabbitTransport(server.url, auto_create=False) as transport:
+        await transport.create_topic(topic, partitions=1)
+        await transport.produce(topic, [b"x"])
+        await mode_of(transport)._delete_one(topic, 0)
+        with pytest.raises(UnknownTopic, match=topic):
+            await transport.produce(topic, [b"x"])
+
+
+async def test_several_who_make_a_topic_agree(server, topic):
+    async with RabbitTransport(server.url) as one, RabbitTransport(server.url) as other:
+        await asyncio.gather(
+            one.create_topic(topic, partitions=3), other.create_topic(topic, partitions=5)
+        )
+        assert await one.partitions(topic) == await other.partitions(topic)
+        await one.produce(topic, numbered(30))
+        async with other.subscribe(topic, "billing") as consumer:
+            assert len(await take(consumer, 30)) == 30
+
+
+async def test_the_native_partitioner_is_that_of_super_streams(server, topic):
+    async with RabbitTransport(server.url, partitioner="native") as transport:
+        await transport.create_topic(topic, partitions=3)
+        await transport.produce(topic, numbered(40), keys=[*numbered(30), *[None] * 10])
+        async with transport.subscribe(topic, "billing") as consumer:
+            records = await take(consumer, 40)
+    for one in records:
+        if one.key is not None:
+            assert one.partition == mmh3.hash(one.key, 104_729, signed=False) % 3
+    spread = Counter(one.partition for one in records if one.key is None)
+    assert sorted(spread.values()) == [3, 3, 4]
+
+
+async def test_more_partitions_than_a_connection_has_numbers(server, topic, monkeypatch):
+    monkeypatch.setattr(rabbitmq_connection, "SLOTS_MAX", 4)
+    async with RabbitTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=6)
+        await transport.produce(topic, numbered(60))
+        async with transport.subscribe(topic, "billing") as consumer:
+            assert {one.value for one in await take(consumer, 60)} == set(numbered(60))
+        lines = mode_of(transport)._connection._lines
+        assert len(lines) > 3
+        assert transport.statistics().connected
+
+
+async def test_cancelled_calls_leave_numbers_behind_that_work(server, topic):
+    async with RabbitTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=1)
+        await transport.produce(topic, numbered(5))
+        for steps in range(12):
+            asking = asyncio.ensure_future(transport.lag(topic, "billing"))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        async with transport.subscribe(topic, "billing") as consumer:
+            for _ in range(5):
+                await consumer.seek("earliest")  # which cancels who reads
+            assert values_of(await take(consumer, 5)) == numbered(5)
+        assert (await transport.lag(topic, "billing"))[0].end == 5
+
+
+async def test_a_start_that_is_not_there_is_refused(server, topic):
+    async with RabbitTransport(server.url) as transport:
+        with pytest.raises(NotSupported, match="transactions"):
+            transport.subscribe(topic, "billing", requires=["transactions"])
+        with pytest.raises(InvalidOption, match="wings"):
+            await transport.create_topic(topic, wings=2)
+        with pytest.raises(InvalidOption, match="max_bytes"):
+            await transport.create_topic(topic, max_bytes="much")
+
+
+# Keys
+
+
+async def test_keys_are_replaced_at_their_revision_only(server):
+    async with RabbitTransport(server.url, prefix="keys") as transport:
+        connection = mode_of(transport)._connection
+        keys, others = RabbitKeys(connection), RabbitKeys(connection)
+        key = ("groups", "a.b", "g")
+        assert await keys.get(key) is None
+        first = await keys.put(key, b"1", 0)
+        assert first is not None
+        assert await others.put(key, b"2", 0) is None
+        assert await others.put(key, b"2", first + 1) is None
+        second = await others.put(key, b"2", first)
+        assert second is not None
+        assert await keys.get(key) == (b"2", second)
+        assert list(await keys.keys(("groups", "a.b"))) == [key]
+        await keys.delete(key)
+        assert await others.get(key) is None
+        assert await others.put(key, b"3", second) is None
+        outcomes = await asyncio.gather(
+            *(one.put(key, b"4", 0) for one in (keys, others) for _ in range(5))
+        )
+        assert sum(one is not None for one in outcomes) == 1
+        assert abs(await keys.time_ms() - datetime.now(UTC).timestamp() * 1_000) < 60_000
+        await keys.close()
+        await others.close()
+
+
+async def test_keys_outlive_the_entries_that_wrote_them(server, monkeypatch):
+    """The stream keeps little: who comes later finds all keys in what others wrote down again."""
+    monkeypatch.setattr(rabbitmq_keys, "LOG_BYTES", 60_000)
+    monkeypatch.setattr(rabbitmq_keys, "SEGMENT_BYTES", 10_000)
+    monkeypatch.setattr(rabbitmq_keys, "SUMMARY_EVERY_BYTES", 5_000)
+    monkeypatch.setattr(rabbitmq_keys, "PART_BYTES", 100)
+    async with RabbitTransport(server.url, prefix="summed") as transport:
+        connection = mode_of(transport)._connection
+        keys = RabbitKeys(connection)
+        held = {("offsets", "t", "g", str(n)): await keys.put(
+            ("offsets", "t", "g", str(n)), b"%d" % n, 0) for n in range(20)}  # fmt: skip
+        gone = ("offsets", "t", "g", "gone")
+        await keys.put(gone, b"x", 0)
+        await keys.delete(gone)
+        busy, revision = ("groups", "t", "g"), 0
+        log = keys._log(busy)
+        for number in range(250):
+            revision = await keys.put(busy, b"%d" % number * 300, revision) or -1
+        async with asyncio.timeout(WAIT_SECONDS):
+            while (await bounds(connection, log._stream))[0] < 100:
+                await asyncio.sleep(0.01)
+        late = RabbitKeys(connection)
+        assert await late.get(busy) == (b"249" * 300, revision)
+        for key, at in held.items():
+            assert await late.get(key) == (key[-1].encode(), at)
+        assert await late.get(gone) is None
+        assert await late.put(busy, b"new", revision) is not None
+        assert (await keys.get(busy) or [b""])[0] == b"new"
+        await keys.close()
+        await late.close()
+
+
+async def test_who_missed_entries_that_are_gone_begins_anew(server, monkeypatch):
+    async with RabbitTransport(server.url, prefix="missed") as transport:
+        connection = mode_of(transport)._connection
+        log = KeyLog(connection, "missed.log")
+        await log.write("p", ["a"], b"1", 0)
+        restarted = []
+        real = log._restart
+
+        async def restart():
+            restarted.append(True)
+            await real()
+
+        monkeypatch.setattr(log, "_restart", restart)
+        log._next = -100  # as if the server had dropped what is before the first entry
+        await log.write("l", ["a"])
+        assert restarted
+        assert log.entry(("a",)) == (b"1", 1)
+        await log.close()

@@ -174,7 +174,7 @@ class RabbitTransport(Transport):
 
         Streams take the options of the embedded transport: ``assignor``, ``lease_seconds`` (10),
         ``release_seconds`` (5), ``member``; times mean when the server stored a record. Queues take
-        ``prefetch`` and ``ordered``; see the page of the transports.
+        ``prefetch``.
         """
         self._check_open()
         check_name("topic", topic)

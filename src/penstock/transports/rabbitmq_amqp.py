@@ -39,7 +39,8 @@ class AmqpConnection:
         self.counts = RabbitCounts()
         self._connection: AbstractConnection | None = None
         self._connected = asyncio.Event()
-        self._lost = asyncio.Event()
+        self._lost: asyncio.Future[None] | None = None
+        """Done when the connection of now is lost."""
         self._task: asyncio.Task[None] | None = None
         self._turn = 0
         self._closed = False
@@ -86,7 +87,8 @@ class AmqpConnection:
 
     async def _stay(self) -> None:
         while True:
-            await self._lost.wait()
+            assert self._lost is not None
+            await self._lost
             self._connected.clear()
             self.epoch += 1
             for listener in list(self.on_lost):
@@ -114,10 +116,12 @@ class AmqpConnection:
                     raise
                 self.counts.note(_plain(error), settings)
             else:
-                self._lost.clear()
-                connection.close_callbacks.add(self._on_lost)
+                self._lost = asyncio.get_running_loop().create_future()
                 self._connection = connection
+                connection.close_callbacks.add(self._on_lost)
                 self._connected.set()
+                if connection.is_closed:
+                    self._set_lost(self._lost)  # before anybody was told
                 return
             self._turn += 1
         raise AssertionError("the deadline of the caller comes before")
@@ -142,7 +146,12 @@ class AmqpConnection:
     def _on_lost(self, sender: object, error: BaseException | None) -> None:
         if not self._closed and sender is self._connection:
             self.counts.note(_plain(error), self.settings)
-            self._lost.set()
+            self._set_lost(self._lost)
+
+    @staticmethod
+    def _set_lost(lost: asyncio.Future[None] | None) -> None:
+        if lost is not None and not lost.done():
+            lost.set_result(None)
 
     def _pause(self, rounds: int) -> float:
         part: float = 0.5 + self.settings.system.random.random() / 2
@@ -188,21 +197,30 @@ class AmqpConnection:
         """Try once. One of ``LOST`` when the connection is gone, or does not answer in time."""
         seconds = seconds or self.settings.answer_seconds
         self.check_open()
-        while not self._connected.is_set():
-            await self._connected.wait()
+        lost = await self._alive()
         # A task of its own: the client cancels what waits when a connection is lost.
         trying: asyncio.Future[_T] = asyncio.ensure_future(work())
         try:
-            done, _ = await asyncio.wait({trying}, timeout=seconds)
+            both: set[asyncio.Future[Any]] = {trying, lost}
+            done, _ = await asyncio.wait(both, timeout=seconds, return_when="FIRST_COMPLETED")
             if not done:
                 self.counts.note(AMQPConnectionError("no answer"), self.settings)
-                self._lost.set()
+                self._set_lost(lost)
                 raise AMQPConnectionError("no answer")
-            if trying.cancelled():
+            if not trying.done() or trying.cancelled():
                 raise AMQPConnectionError("the connection was lost")
             return trying.result()
         finally:
             trying.cancel()
+
+    async def _alive(self) -> asyncio.Future[None]:
+        """What is done when the connection is lost, as soon as there is one that is not."""
+        while True:
+            await self._connected.wait()
+            self.check_open()
+            if self._lost is not None and not self._lost.done():
+                return self._lost
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def exists(self, queue: str) -> bool:
         """Whether there is such a queue."""

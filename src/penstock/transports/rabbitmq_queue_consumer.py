@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from aio_pika.exceptions import AMQPException, ChannelNotFoundEntity
-from aiormq.exceptions import ChannelAccessRefused
+from aiormq.exceptions import ChannelLockedResource
 
 from penstock.errors import (
     Closed,
@@ -72,7 +73,7 @@ class QueueConsumer(Consumer):
         count: Callable[[int], None],
         *,
         prefetch: int,
-        ordered: bool,
+        lock: str | None,
     ) -> None:
         self.topic = topic
         self.group = group
@@ -81,7 +82,8 @@ class QueueConsumer(Consumer):
         self._among = among
         self._count = count
         self._prefetch = prefetch
-        self._ordered = ordered
+        self._lock = lock
+        self._lock_channel: AbstractChannel | None = None
         self._queues: list[_Queue] = []
         self._paused: set[int] = set()
         self._turn = 0
@@ -90,6 +92,7 @@ class QueueConsumer(Consumer):
         self._lost = asyncio.Event()
         self._trouble: PenstockError | None = None
         self._task: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Future[None]] = set()
         self._opening = asyncio.Lock()
         self._is_open = False
         self._closed = False
@@ -129,9 +132,21 @@ class QueueConsumer(Consumer):
         await self._let_go()
 
     async def _let_go(self) -> None:
+        await self._give_queues()
+        channel, self._lock_channel = self._lock_channel, None
+        if channel is not None and self._lock is not None and not channel.is_closed:
+            with suppress(*LOST, AMQPException, PenstockError):
+                await self._connection.attempt(partial(self._unlocked, channel, self._lock))
+
+    @staticmethod
+    async def _unlocked(channel: AbstractChannel, lock: str) -> None:
+        await channel.queue_delete(lock)
+        await channel.close()
+
+    async def _give_queues(self) -> None:
         for queue in self._queues:
             channel, queue.channel = queue.channel, None
-            if channel is not None:
+            if channel is not None and not channel.is_closed:
                 with suppress(*LOST, AMQPException, PenstockError):
                     await self._connection.attempt(channel.close)
 
@@ -140,11 +155,13 @@ class QueueConsumer(Consumer):
         while True:
             await self._lost.wait()
             self._lost.clear()
+            self._generation += 1
             for queue in self._queues:
-                queue.channel = None
                 queue.arrived.clear()
                 queue.open.clear()
                 queue.next = queue.since = queue.delivered
+            # Some may be on the connection of now, when several were lost in a row.
+            await self._let_go()
             await self._take_again()
 
     async def _take_again(self) -> None:
@@ -155,29 +172,62 @@ class QueueConsumer(Consumer):
             except SubscriberBusy:
                 # The server has not noticed yet that this one is gone.
                 await self._let_go()
-            except PenstockError as error:
-                self._trouble = error
-                self._arrived.set()
+            except (PenstockError, AMQPException) as error:
+                await self._let_go()
+                self._tell(error)
             await asyncio.sleep(PAUSE_SECONDS)
 
+    def _tell(self, error: Exception) -> None:
+        """Whoever asks for the next batch hears of it."""
+        if not isinstance(error, PenstockError):
+            error = self._connection.settings.failed("refused a call", str(error))
+        self._trouble = error
+        self._arrived.set()
+
     async def _consume(self) -> None:
+        self._generation += 1
+        while self._lock is not None and self._lock_channel is None:
+            with suppress(*LOST):
+                self._lock_channel = await self._connection.attempt(self._locked)
+                continue
+            await asyncio.sleep(PAUSE_SECONDS)
         for queue in self._queues:
             while queue.channel is None:
                 with suppress(*LOST):
-                    queue.channel = await self._connection.attempt(
-                        lambda queue=queue: self._consume_one(queue),  # type: ignore[misc]
-                        # The answer may come behind all that waits in the queue.
-                        CALL_SECONDS,
-                    )
-        self._generation += 1
+                    # The answer may come behind all that waits in the queue.
+                    await self._connection.attempt(partial(self._consume_one, queue), CALL_SECONDS)
+                    continue
+                await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _consume_one(self, queue: _Queue) -> AbstractChannel:
+    async def _locked(self) -> AbstractChannel:
+        """Have the queue that only one connection may have; SubscriberBusy when it is another's."""
+        assert self._lock is not None
+        mine = {one for one in self._among if isinstance(one, QueueConsumer) and one is not self}
+        if any(one._lock == self._lock and one._lock_channel is not None for one in mine):
+            raise self._busy()
+        channel = await self._connection.channel(publisher_confirms=False)
+        try:
+            await channel.declare_queue(self._lock, exclusive=True)
+        except ChannelLockedResource:
+            raise self._busy() from None
+        return channel
+
+    def _busy(self) -> SubscriberBusy:
+        return SubscriberBusy(
+            f"group {self.group!r} of {self.topic!r} has a member: a quorum queue has one reader at a "
+            "time, so that the order is kept, unless the transport says ordered=false",
+            subscriber=self.group,
+            topic=self.topic,
+        )
+
+    async def _consume_one(self, queue: _Queue) -> None:
         # A channel for each: an acknowledgement of all up to a message is of its channel.
         channel = await self._connection.channel(publisher_confirms=False)
         await channel.set_qos(prefetch_count=self._prefetch)
+        generation = self._generation
 
         async def arrived(message: AbstractIncomingMessage) -> None:
-            if not self._closed:
+            if generation == self._generation and not self._closed:
                 queue.arrived.append((queue.next, message))
                 queue.next += 1
                 self._count(1)
@@ -185,20 +235,20 @@ class QueueConsumer(Consumer):
 
         try:
             found = await channel.get_queue(queue.name)
-            await found.consume(arrived, exclusive=self._ordered)
-        except ChannelAccessRefused:
-            raise SubscriberBusy(
-                f"group {self.group!r} of {self.topic!r} has a member: a quorum queue has one reader "
-                "at a time, unless all members say ordered=False",
-                subscriber=self.group,
-                topic=self.topic,
-            ) from None
+            queue.channel = channel  # the first messages come before the answer
+            await found.consume(arrived)
         except ChannelNotFoundEntity:
             raise NotSupported(
                 f"group {self.group!r} of {self.topic!r} has no queues any more: subscribe again",
                 topic=self.topic,
             ) from None
-        return channel
+        except BaseException:
+            # It may have become a reader: it must not keep what it is sent.
+            queue.channel = None
+            closing = asyncio.ensure_future(_closed(channel))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+            raise
 
     # Reading
 
@@ -390,6 +440,11 @@ class QueueConsumer(Consumer):
                     topic=self.topic,
                     partition=number,
                 )
+
+
+async def _closed(channel: AbstractChannel) -> None:
+    with suppress(*LOST, AMQPException, TimeoutError):
+        await asyncio.wait_for(channel.close(), CALL_SECONDS)
 
 
 def _record(

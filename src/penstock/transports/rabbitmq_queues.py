@@ -61,7 +61,8 @@ LIMITS = {
     "replicas": "x-quorum-initial-group-size",
 }
 """Options of a topic, and what RabbitMQ calls them."""
-NAME_BYTES_MAX = 255
+QUEUE_NAME_MAX = 255
+EXCHANGE_NAME_MAX = 127
 HEADER_NAME_BYTES_MAX = 128
 _LOST = ConnectionError("no outcome")
 PORTION = 500
@@ -129,6 +130,7 @@ class QueuesMode:
     async def _send(self, topic: str, messages: list[Message], numbers: list[int]) -> None:
         left = list(range(len(messages)))
         while True:
+            used = self._channel
             outcomes: dict[int, BaseException | None] = {}
             with suppress(*LOST):
                 await self._connection.attempt(
@@ -138,7 +140,8 @@ class QueuesMode:
             if not left:
                 return
             self._sent_again += 1
-            self._channel = None
+            if self._channel is used:
+                self._channel = None
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _publish(
@@ -211,9 +214,7 @@ class QueuesMode:
         among: set[Consumer],
         options: Mapping[str, Any],
     ) -> QueueConsumer:
-        check_options(
-            "a subscription of RabbitMQ's quorum queues", options, {"ordered", "prefetch"}
-        )
+        check_options("a subscription of RabbitMQ's quorum queues", options, {"prefetch"})
         prefetch = options.get("prefetch", self._settings.prefetch)
         if not isinstance(prefetch, int) or not 1 <= prefetch <= PREFETCH_MAX:
             raise InvalidOption(
@@ -233,7 +234,7 @@ class QueuesMode:
             among,
             self._note_consumed,
             prefetch=prefetch,
-            ordered=bool(options.get("ordered", True)),
+            lock=self._name(topic, group, "member") if self._settings.ordered else None,
         )
 
     def _note_consumed(self, records: int) -> None:
@@ -260,10 +261,11 @@ class QueuesMode:
 
     def _name(self, *parts: str) -> str:
         name = ":".join([self._settings.prefix, *parts])
-        if len(name) > NAME_BYTES_MAX:
+        limit = QUEUE_NAME_MAX if parts[1:] else EXCHANGE_NAME_MAX
+        if len(name) > limit:
             raise InvalidOption(
-                f"the name {name[:60]}... is longer than the {NAME_BYTES_MAX} characters that RabbitMQ "
-                "takes: use a shorter topic or group",
+                f"the name {name[:60]}... is longer than the {limit} characters that RabbitMQ takes: "
+                "use a shorter topic or group",
                 option="group",
             )
         return name
@@ -294,12 +296,15 @@ class QueuesMode:
     async def _make_group(
         self, topic: str, group: str, count: int, arguments: Mapping[str, Any]
     ) -> None:
+        # The server gives the queue to the next reader when all is back that the last one had.
+        kind = QUORUM | ({"x-single-active-consumer": True} if self._settings.ordered else {})
+
         async def make(channel: AbstractChannel) -> None:
             exchange = await channel.get_exchange(self._name(topic), ensure=False)
             for number in range(count):
                 name = self._name(topic, group, str(number))
                 queue = await channel.declare_queue(
-                    name, durable=True, arguments={**QUORUM, **arguments}
+                    name, durable=True, arguments={**kind, **arguments}
                 )
                 await queue.bind(exchange, str(number))
 

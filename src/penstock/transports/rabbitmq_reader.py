@@ -134,7 +134,14 @@ async def look(connection: RabbitConnection, stream: str, spec: schema.OffsetSpe
     come by then is not there.
     """
     # It goes on when this call is cancelled: nobody else may have its number before it is done.
-    return await asyncio.shield(_looked(connection, stream, spec))
+    looking = asyncio.ensure_future(_looked(connection, stream, spec))
+    looking.add_done_callback(_heard)
+    return await asyncio.shield(looking)
+
+
+def _heard(looking: asyncio.Future[Chunk | None]) -> None:
+    if not looking.cancelled():
+        looking.exception()  # whoever asked may be gone
 
 
 async def _looked(

@@ -59,6 +59,8 @@ class RabbitSettings:
     partitioner: str = "fnv1a"
     groups: str = ""
     """Quorum queues: the groups, with commas, that a new topic has queues for."""
+    ordered: bool = True
+    """Quorum queues: one member of a group reads, and the records of a key stay in order."""
     prefetch: int = 10_000
     """Quorum queues: records of a partition that a member may have without a commit."""
     client_name: str = "penstock"

@@ -21,6 +21,7 @@ MISSING = (
 )
 START_SECONDS = 90.0
 STOP_SECONDS = 20.0
+SETTLE_SECONDS = 1.5
 USER, PASSWORD = "ann", "canary-of-the-tests"
 LOGIN = f"{USER}:{PASSWORD}"
 PLUGINS = "[rabbitmq_stream].\n"
@@ -91,6 +92,14 @@ class RabbitServer:
                 env=self._environment(),
             )
         self._wait()
+
+    def settle(self) -> None:
+        """Wait until the server has written down what is new.
+
+        It notes the names of new quorum queues, and of what looks after its streams, half a second
+        later and without telling anybody: when it is killed before that, it does not find them.
+        """
+        time.sleep(SETTLE_SECONDS)
 
     def kill(self) -> None:
         """SIGKILL: it has no time to write anything."""
