@@ -6,11 +6,15 @@ import pytest
 
 from penstock.errors import NotSupported, SubscriberBusy, UnknownTopic
 from penstock.transports import Transport, open_transport
+from tests.transports.servers.kafka import kafka_server
 from tests.transports.servers.nats import nats_server
 from tests.transports.servers.redis import redis_server
 
 
-@pytest.fixture(params=[nats_server, redis_server], ids=["nats", "redis"])
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(params=[kafka_server, nats_server, redis_server], ids=["kafka", "nats", "redis"])
 def url(request):
     with request.param() as server:
         yield server.url

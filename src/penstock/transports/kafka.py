@@ -36,6 +36,7 @@ CAPABILITIES = Capabilities(
     durable=True,
     shared=True,
     create_topics=True,
+    delete_topics=True,
     keyed_routing=True,
     groups=True,
     rebalance=True,
@@ -346,6 +347,17 @@ class KafkaTransport(Transport):
         config = {name: str(value) for name, value in options.pop("config", {}).items()}
         config |= {name.replace("_", "."): str(value) for name, value in options.items()}
         await self._usable()[0].create(topic, partitions or DEFAULT, replicas, config)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Remove a topic and what its groups committed; SubscriberBusy when a group reads it.
+
+        The brokers have to allow it (``delete.topic.enable``). A producer that goes on makes the
+        topic anew where the brokers do that by themselves.
+        """
+        await self.partitions(topic)
+        for group in await self.groups(topic):
+            await self.forget(topic, group)
+        await self._usable()[0].delete(topic)
 
     async def topics(self) -> Sequence[str]:
         """The names of all topics but Kafka's own."""

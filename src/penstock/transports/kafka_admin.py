@@ -102,6 +102,14 @@ class KafkaAdmin:
             raise
         await self._appeared(topic)
 
+    async def delete(self, topic: str) -> None:
+        """Remove a topic, and return when the broker tells of it no more."""
+        asked = self._client.delete_topics([topic], request_timeout=self._seconds)
+        await self._answer(asked[topic], f"delete {topic!r}", topic=topic)
+        async with asyncio.timeout(self._seconds):
+            while topic in await self.names():
+                await asyncio.sleep(0.02)
+
     async def _appeared(self, topic: str) -> None:
         """Brokers hear of a new topic a moment after it was made."""
         async with asyncio.timeout(self._seconds):
