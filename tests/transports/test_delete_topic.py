@@ -10,7 +10,6 @@ from tests.transports.servers.kafka import kafka_server
 from tests.transports.servers.nats import nats_server
 from tests.transports.servers.redis import redis_server
 
-
 pytestmark = pytest.mark.timeout(120)
 
 

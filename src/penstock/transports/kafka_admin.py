@@ -107,7 +107,9 @@ class KafkaAdmin:
         asked = self._client.delete_topics([topic], request_timeout=self._seconds)
         await self._answer(asked[topic], f"delete {topic!r}", topic=topic)
         async with asyncio.timeout(self._seconds):
-            while topic in await self.names():
+            while True:
+                if topic not in await self.names():
+                    return
                 await asyncio.sleep(0.02)
 
     async def _appeared(self, topic: str) -> None:
