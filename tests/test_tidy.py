@@ -51,6 +51,7 @@ LAYERS = [
     {"spark", "observe"},
     {"opening"},  # from a URL to a running bus
     {"penstock"},  # the public door itself: src/penstock/__init__.py
+    {"integrations"},  # inside of web frameworks
     {"cli", "dashboard"},
     {"__main__"},  # python -m penstock
     {"testing"},  # may import anything; nothing imports it
@@ -58,7 +59,7 @@ LAYERS = [
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 
 # These stand on the public API alone, as a user's program does.
-ON_THE_PUBLIC_API_ONLY = {"cli", "dashboard"}
+ON_THE_PUBLIC_API_ONLY = {"cli", "dashboard", "integrations"}
 
 # ------------------------------------------------------------------------------------ borders
 

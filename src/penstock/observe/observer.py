@@ -92,6 +92,7 @@ class Observer:
         """Look from now on, every ``look_seconds``. Idempotent."""
         if self._loop is None:
             self._loop, self._thread = asyncio.get_running_loop(), get_ident()
+            self._timers = Timers(self._system.clock)
             self._later(0.0)
 
     async def close(self) -> None:
