@@ -1,0 +1,104 @@
+"""Moving a group to another place: what would happen as a value first, then the move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock import errors
+from penstock.dashboard import texts
+from penstock.dashboard.sources import Bounds, LogSource, Source, assigned
+from penstock.observe import GroupSnapshot
+from penstock.transports import StartPosition, Transport
+
+START, END, OFFSET, TIME = "start", "end", "offset", "time"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a group shall go on."""
+
+    kind: str
+    value: int = 0
+    """An offset, or milliseconds since 1970."""
+
+
+def target_of(kind: str, text: str) -> Target:
+    """What somebody typed; InvalidOption says what can be typed."""
+    if kind in (START, END):
+        return Target(kind)
+    if kind == OFFSET:
+        if not text.strip().isdecimal():
+            raise errors.InvalidOption("an offset is a number such as 1200", option="offset")
+        return Target(kind, int(text))
+    time_ms = texts.parse_time(text)
+    if time_ms is None:
+        raise errors.InvalidOption(
+            "a time is written as 2026-03-01 12:00, in UTC, or with a zone", option="time"
+        )
+    return Target(kind, time_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A group in one partition: where it is, and where it goes."""
+
+    partition: int
+    before: int
+    after: int | None
+    """None: the broker finds it by time when it is done."""
+    target: StartPosition
+
+    def text(self) -> str:
+        """What becomes of the records in between."""
+        if self.after is None:
+            return "The broker finds the offset."
+        difference = self.after - self.before
+        if difference == 0:
+            return "Nothing changes."
+        records = f"{abs(difference):,} records"
+        return f"{records} come again." if difference < 0 else f"{records} are passed over."
+
+
+async def preview(source: Source, group: GroupSnapshot, to: Target) -> list[Move]:
+    """What a seek would do in each partition; nothing is changed."""
+    bounds = {one.partition: one for one in await source.bounds(group.topic)}
+    return [
+        await _move(source, group.topic, part.committed or 0, bounds[part.partition], to)
+        for part in group.partitions
+        if part.partition is not None and part.partition in bounds
+    ]
+
+
+async def _move(source: Source, topic: str, before: int, bounds: Bounds, to: Target) -> Move:
+    if to.kind == TIME:
+        after = await source.offset_at(topic, bounds.partition, to.value)
+        when = datetime.fromtimestamp(to.value / 1_000, UTC)
+        return Move(bounds.partition, before, after, when if after is None else after)
+    offset = {START: bounds.first, END: bounds.end, OFFSET: to.value}[to.kind]
+    offset = min(max(offset, bounds.first), bounds.end)
+    return Move(bounds.partition, before, offset, offset)
+
+
+async def move(
+    source: Source, group: GroupSnapshot, moves: Sequence[Move], at_home: Callable[..., Any]
+) -> None:
+    """Do it; SubscriberBusy when the group has members."""
+    async with source.writing() as transport:
+        if isinstance(source, LogSource):
+            async with transport.queue.subscribe(group.topic, group.group) as subscriber:
+                for one in moves:
+                    await subscriber.seek(one.target, partition=one.partition)
+            return
+        await at_home(_move_at_broker(transport, group, moves))
+
+
+async def _move_at_broker(
+    transport: Transport, group: GroupSnapshot, moves: Sequence[Move]
+) -> None:
+    async with transport.subscribe(group.topic, group.group, requires=["seek"]) as consumer:
+        await assigned(consumer, await transport.partitions(group.topic))
+        for one in moves:
+            await consumer.seek(one.target, partition=one.partition)

@@ -1,0 +1,120 @@
+"""The topics."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from nicegui import ui
+
+from penstock.dashboard import parts, texts
+from penstock.dashboard.frame import frame, live
+from penstock.dashboard.letters_log import JOURNAL
+from penstock.dashboard.parts import Column, Table
+from penstock.observe import Snapshot, TopicSnapshot
+
+COLUMNS = (
+    Column("topic", "Topic", link="path"),
+    Column("source", "Source"),
+    Column("partitions", "Partitions", number=True),
+    Column("records", "Records", number=True, shown="records_text"),
+    Column("bytes", "Size", number=True, shown="bytes_text"),
+    Column("groups", "Groups", number=True),
+    Column("lag", "Largest lag", number=True, shown="lag_text"),
+    Column("state", "State", mood="mood"),
+)
+
+
+def build() -> None:
+    """The page."""
+    with frame("Topics", "/topics") as board, parts.card():
+        with parts.row():
+            wanted = parts.field("Find a topic").classes("ps-grow")
+            journals = ui.switch("Show journals")
+        table = Table("Topics", COLUMNS, _nothing)
+
+        def draw() -> None:
+            rows = rows_of(board.sampler.latest)
+            text = wanted.value or ""
+            table.set(
+                [
+                    one
+                    for one in rows
+                    if text in one["topic"] and (journals.value or not one["journal"])
+                ]
+            )
+
+        wanted.on_value_change(draw)
+        journals.on_value_change(draw)
+        live(board, draw)
+
+
+def _nothing() -> ui.element:
+    return parts.empty(
+        "There are no topics here",
+        "A topic is made when something is published to it, or by hand:",
+        "penstock topic create orders",
+        "topic",
+    )
+
+
+def address(source: str, topic: str) -> str:
+    """The page of a topic."""
+    return f"/topic?{urlencode({'source': source, 'topic': topic})}"
+
+
+def rows_of(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """The topics of logs, and those of brokers that groups read."""
+    rows = [_row(one, snapshot) for one in snapshot.topics]
+    known = {(one["source"], one["topic"]) for one in rows}
+    brokers = {one.name for one in snapshot.transports}
+    for group in snapshot.groups:
+        if group.source in brokers and (group.source, group.topic) not in known:
+            known.add((group.source, group.topic))
+            rows.append(_broker_row(group.source, group.topic, snapshot))
+    return rows
+
+
+def _row(topic: TopicSnapshot, snapshot: Snapshot) -> dict[str, Any]:
+    held = [max(0, one.durable_offset - one.earliest_offset) for one in topic.partitions]
+    poisoned = any(one.poisoned for one in topic.partitions)
+    full = any(one.full for one in topic.partitions)
+    return {
+        **_common(topic.source, topic.topic, snapshot),
+        "partitions": len(topic.partitions),
+        "records": sum(held),
+        "records_text": texts.count(sum(held)),
+        "bytes": sum(one.bytes for one in topic.partitions),
+        "bytes_text": texts.size(sum(one.bytes for one in topic.partitions)),
+        "state": "refuses records" if poisoned else "full" if full else "fine",
+        "mood": "bad" if poisoned else "notice" if full else "good",
+    }
+
+
+def _broker_row(source: str, topic: str, snapshot: Snapshot) -> dict[str, Any]:
+    groups = [one for one in snapshot.groups if (one.source, one.topic) == (source, topic)]
+    return {
+        **_common(source, topic, snapshot),
+        "partitions": max(len(one.partitions) for one in groups),
+        "records": 0,
+        "records_text": "–",
+        "bytes": 0,
+        "bytes_text": "–",
+        "state": "at the broker",
+        "mood": "",
+    }
+
+
+def _common(source: str, topic: str, snapshot: Snapshot) -> dict[str, Any]:
+    groups = [one for one in snapshot.groups if (one.source, one.topic) == (source, topic)]
+    lag = max((one.lag_records for one in groups), default=0)
+    return {
+        "id": f"{source}/{topic}",
+        "source": source,
+        "topic": topic,
+        "path": address(source, topic),
+        "groups": len(groups),
+        "lag": lag,
+        "lag_text": texts.count(lag),
+        "journal": topic.startswith(JOURNAL),
+    }
