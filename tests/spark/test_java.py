@@ -115,3 +115,31 @@ def test_a_missing_package_is_told_with_the_extra(name):
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert "MissingExtra: Spark needs: pip install 'penstock[spark]'" in finished.stderr
+
+
+@pytest.mark.parametrize("use", ["WarehouseTable", "Pipeline('p', log='l', folder='f').table('t')"])
+def test_a_missing_package_of_tables_is_told_with_the_extra(use):
+    program = (
+        f"import sys; sys.modules['deltalake'] = None\nimport penstock.spark as on\non.{use}\n"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert "MissingExtra: tables need: pip install 'penstock[delta]'" in finished.stderr
+
+
+def test_topics_need_no_package_of_tables():
+    """Spark imports both modules when it looks for any source: neither may fail."""
+    program = (
+        "import sys; sys.modules['deltalake'] = None\n"
+        "import pyspark_penstock, pyspark_penstock_table\n"
+        "source = pyspark_penstock_table.DefaultSource({'path': 't'})\n"
+        "print(source.name())\n"
+        "from pyspark.sql.types import StructType\n"
+        "source.streamWriter(StructType(), False)\n"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert finished.stdout == "penstock_table\n", finished.stderr
+    assert "MissingExtra: tables need: pip install 'penstock[delta]'" in finished.stderr

@@ -116,8 +116,8 @@ if not TYPE_CHECKING:
         try:
             module = import_module(f"{__name__}.{home}")
         except ImportError as cause:
-            raise MissingExtra(
-                "Spark needs: pip install 'penstock[spark]'", extra="spark"
-            ) from cause
+            of_tables = (cause.name or "").startswith("deltalake")
+            what, extra = ("tables need", "delta") if of_tables else ("Spark needs", "spark")
+            raise MissingExtra(f"{what}: pip install 'penstock[{extra}]'", extra=extra) from cause
         found: object = getattr(module, name)
         return found

@@ -38,6 +38,7 @@ from penstock.spark.open_log import OpenLog, open_log, open_state
 from penstock.spark.replaying import letters_left, replay_letters
 from penstock.spark.resetting import reset_output
 from penstock.spark.steps import Rules
+from penstock.spark.table_options import check_delta
 from penstock.streaming.lag_pressure import GroupLag
 
 if TYPE_CHECKING:
@@ -168,6 +169,7 @@ class Pipeline:
                 "key and mode='update' go together: name the columns that rows are known by",
                 option="key",
             )
+        check_delta()
         chosen = {"path": f"{self.folder}/{path}", **options}
         if partition_by:
             chosen["partitionBy"] = ",".join(partition_by)

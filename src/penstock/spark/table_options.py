@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 
-from penstock.errors import InvalidOption
+from penstock.errors import InvalidOption, MissingExtra
 from penstock.spark.given_options import lowered, transaction_in, whole_number
 
 FILE_ROWS_MAX = 5_000_000
@@ -29,6 +30,12 @@ class TableOptions:
     file_rows_max: int = FILE_ROWS_MAX
     application: str | None = None
     version: int | None = None
+
+
+def check_delta() -> None:
+    """MissingExtra where the package that writes tables is not installed."""
+    if find_spec("deltalake") is None:
+        raise MissingExtra("tables need: pip install 'penstock[delta]'", extra="delta")
 
 
 def read_table_options(given: Mapping[str, str]) -> TableOptions:

@@ -19,13 +19,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.taskcontext import TaskContext
 
-from penstock.spark.table_commit import check_schema, commit_files, is_committed
-from penstock.spark.table_files import WrittenFile, remove_files, write_files
-from penstock.spark.table_options import TableOptions, read_table_options
+from penstock.spark.table_options import TableOptions, check_delta, read_table_options
 
+# Spark imports this module whenever it looks for any source, also where tables cannot be written. So what
+# writes them is loaded when it is used.
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from penstock.spark.table_files import WrittenFile
 
 QUERY_ID = "sql.streaming.queryId"
 
@@ -62,9 +64,14 @@ class _Writing:
         self._options = options
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._overwrite = overwrite
+        check_delta()
+        from penstock.spark.table_commit import check_schema
+
         check_schema(options, self._schema)
 
     def _write(self, batches: Iterator[pa.RecordBatch]) -> Staged:
+        from penstock.spark.table_files import write_files
+
         options = self._options
         files = write_files(
             options.path, batches, self._schema, options.partition_by, options.file_rows_max
@@ -73,13 +80,20 @@ class _Writing:
         return Staged(context.getLocalProperty(QUERY_ID) if context else None, files)
 
     def _commit(self, messages: Sequence[Any], transaction: tuple[str, int] | None) -> None:
+        from penstock.spark.table_commit import commit_files
+
         commit_files(
             self._options, self._schema, _files_of(messages),
             transaction=transaction, overwrite=self._overwrite,
         )  # fmt: skip
 
-    def _undo(self, messages: Sequence[Any]) -> None:
-        remove_files(self._options.path, [one.path for one in _files_of(messages)])
+    def _undo(self, messages: Sequence[Any], transaction: tuple[str, int] | None) -> None:
+        """Remove what was written, unless it is part of the table."""
+        from penstock.spark.table_commit import is_committed
+        from penstock.spark.table_files import remove_files
+
+        if transaction is None or not is_committed(self._options.path, *transaction):
+            remove_files(self._options.path, [one.path for one in _files_of(messages)])
 
 
 class TableWriter(_Writing, DataSourceArrowWriter):
@@ -95,9 +109,7 @@ class TableWriter(_Writing, DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, when a task failed, or the commit."""
-        transaction = self._transaction()
-        if transaction is None or not is_committed(self._options.path, *transaction):
-            self._undo(messages)
+        self._undo(messages, self._transaction())
 
     def _transaction(self) -> tuple[str, int] | None:
         application, version = self._options.application, self._options.version
@@ -120,8 +132,7 @@ class TableStreamWriter(_Writing, DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """On the driver. Spark also calls it after a commit that it did not note: that one stays."""
         query_id = _query_of(messages)
-        if query_id is None or not is_committed(self._options.path, query_id, batchId):
-            self._undo(messages)
+        self._undo(messages, None if query_id is None else (query_id, batchId))
 
 
 def _files_of(messages: Sequence[Any]) -> list[WrittenFile]:
