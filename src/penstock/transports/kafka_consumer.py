@@ -27,6 +27,8 @@ from penstock.transports.kafka_thread import CallThread, heard, settle_by, tell_
 from penstock.transports.records import StartPosition, StreamBatch
 
 BUFFER_RECORDS_MAX = 20_000
+FETCH_RECORDS_MAX = 2_000
+"""Records of one call of the client: commits wait for its end."""
 OVERSHOOT_MAX = 256
 """Records that a full buffer takes, one by one: asking for one is how a member hears of a rebalance."""
 POLL_SECONDS = 0.1
@@ -203,7 +205,8 @@ class KafkaConsumer(Consumer):
         async with self._turn:
             await self._hold(is_held=room <= -OVERSHOOT_MAX)
             seconds = POLL_SECONDS if room > 0 else 0.0
-            self._accept(await self._thread.call(self._member.fetch, max(1, room), seconds))
+            limit = min(max(1, room), FETCH_RECORDS_MAX)
+            self._accept(await self._thread.call(self._member.fetch, limit, seconds))
 
     async def _hold(self, *, is_held: bool) -> None:
         """Fetch nothing while the buffer is over-full."""

@@ -28,17 +28,21 @@ class Owned:
     """How many of the first list are delivered."""
 
     def take(self, most: int) -> list[StreamRecord]:
-        """The next records, at least one."""
+        """The next records, at least one; what came in several calls of the client is put together."""
+        taken = self._take(most)
+        while self.waiting and len(taken) < most:
+            taken += self._take(most - len(taken))
+        self.next = taken[-1].offset + 1
+        return taken
+
+    def _take(self, most: int) -> list[StreamRecord]:
         records, place = self.waiting[0], self.place
         if len(records) - place <= most:
             self.waiting.popleft()
             self.place = 0
-            taken = records[place:] if place else records
-        else:
-            self.place = place + most
-            taken = records[place : self.place]
-        self.next = taken[-1].offset + 1
-        return taken
+            return records[place:] if place else records
+        self.place = place + most
+        return records[place : self.place]
 
     def drop(self) -> int:
         """Forget what waits; how many records that were."""
