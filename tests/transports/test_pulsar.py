@@ -13,6 +13,7 @@ import pytest
 
 from penstock.errors import (
     BrokerFailed,
+    DeadlineExceeded,
     Fenced,
     InvalidName,
     InvalidOption,
@@ -139,6 +140,7 @@ def _kill_and_start(server):
     server.start()
 
 
+@pytest.mark.timeout(180)
 async def test_a_broker_that_is_killed_loses_nothing_acknowledged(server, topic):
     async with PulsarTransport(server.url, timeout=60.0) as transport:
         got = await sent_and_read(
@@ -150,6 +152,7 @@ async def test_a_broker_that_is_killed_loses_nothing_acknowledged(server, topic)
 
 
 @pytest.mark.torture
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kills", [8])
 async def test_a_broker_that_is_killed_again_and_again_loses_nothing(topic, kills):
     """Three members share the topic while the broker comes and goes."""
@@ -236,6 +239,7 @@ async def test_a_connection_that_is_half_open_is_a_deadline_and_no_hang(server, 
 
 
 @pytest.mark.torture
+@pytest.mark.timeout(900)
 async def test_a_connection_that_is_half_open_is_given_up(server, topic):
     async with the_way_to(server) as way, PulsarTransport(way.url) as transport:
 
@@ -302,8 +306,9 @@ async def test_who_is_cut_off_for_longer_than_its_lease_is_fenced(server, topic)
 
 
 async def test_a_broker_that_stands_still_shows_as_an_error_within_the_deadline(server, topic):
-    async with PulsarTransport(server.url, timeout=1.0) as transport:
+    async with PulsarTransport(server.url) as transport:
         await transport.create_topic(topic, partitions=1)
+    async with PulsarTransport(server.url, timeout=3.0) as transport:
         await transport.produce(topic, [b"before"])
         server.send(signal.SIGSTOP)
         try:
@@ -319,6 +324,21 @@ async def test_a_broker_that_stands_still_shows_as_an_error_within_the_deadline(
                 with suppress(Unreachable):
                     await transport.produce(topic, [b"y"])
                     break
+
+
+async def test_closing_while_the_broker_stands_still_ends(server, topic):
+    transport = PulsarTransport(server.url)
+    await transport.open()
+    await transport.create_topic(topic, partitions=1)
+    consumer = transport.subscribe(topic, "billing")
+    await consumer.open()
+    server.send(signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(WAIT_SECONDS):
+            with pytest.raises(DeadlineExceeded, match="given up after their lease"):
+                await transport.close(timeout=0.3)
+    finally:
+        server.send(signal.SIGCONT)
 
 
 # Opening
@@ -356,6 +376,7 @@ async def test_a_namespace_that_is_not_there_is_a_clear_error(server):
 
 
 @pytest.mark.torture
+@pytest.mark.timeout(900)
 async def test_brokers_that_do_not_number_messages_are_refused(topic):
     with (
         pulsar_server({"brokerEntryMetadataInterceptors": ""}) as own,

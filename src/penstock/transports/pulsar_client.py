@@ -134,7 +134,7 @@ class PulsarConnection:
                 transport=NAME,
                 status=404,
             )
-        self.is_deduplicating = answer.status == 200 and decoded(answer) is True
+        policy = decoded(answer) if answer.status == 200 else False
         answer = await http.call(
             "GET", "/admin/v2/brokers/configuration/runtime", seconds=seconds, may=(401, 403)
         )
@@ -143,6 +143,9 @@ class PulsarConnection:
             numbered = str(has.get("brokerEntryMetadataInterceptors", ""))
             if not all(one in numbered for one in INTERCEPTORS):
                 raise not_numbered()
+            if policy is None:
+                policy = has.get("brokerDeduplicationEnabled") == "true"
+        self.is_deduplicating = policy is True
 
     async def close(self) -> None:
         """Let go. Idempotent."""
