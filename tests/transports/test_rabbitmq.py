@@ -37,7 +37,14 @@ from penstock.transports.rabbitmq_keys import KeyLog, RabbitKeys
 from penstock.transports.rabbitmq_reader import bounds
 from penstock.transports.rabbitmq_streams import StreamsMode
 from tests.transports.proxy import Proxy
-from tests.transports.servers.rabbitmq import LOGIN, PASSWORD, USER, free_ports, rabbit_server
+from tests.transports.servers.rabbitmq import (
+    LOGIN,
+    PASSWORD,
+    STREAMS,
+    USER,
+    free_ports,
+    rabbit_server,
+)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +122,7 @@ async def test_a_broker_that_is_killed_loses_nothing_acknowledged(server, topic)
 
     async with RabbitTransport(server.url) as transport:
         await transport.create_topic(topic, partitions=2)
-        await asyncio.to_thread(server.settle)
+        await asyncio.to_thread(server.settle, STREAMS)
         await sent_and_read(transport, topic, disturb)
         assert transport.statistics().reconnects >= 1
 
@@ -128,7 +135,7 @@ async def test_a_broker_that_is_killed_again_and_again_loses_nothing(server, top
     done = asyncio.Event()
     async with RabbitTransport(server.url) as transport:
         await transport.create_topic(topic, partitions=6)
-        await asyncio.to_thread(server.settle)
+        await asyncio.to_thread(server.settle, STREAMS)
 
         async def read(records):
             while not done.is_set():

@@ -103,7 +103,8 @@ async def test_a_broker_that_is_killed_loses_nothing_acknowledged(server, make, 
 
     async with make() as transport:
         await transport.create_topic(topic, partitions=2)
-        await asyncio.to_thread(server.settle)
+        queues = [f"penstock:{topic}:billing:{number}" for number in range(2)]
+        await asyncio.to_thread(server.settle, "penstock:topics", *queues)
         await sent_and_read(transport, topic, disturb)
         assert transport.statistics().reconnects >= 1
 

@@ -21,7 +21,8 @@ MISSING = (
 )
 START_SECONDS = 90.0
 STOP_SECONDS = 20.0
-SETTLE_SECONDS = 1.5
+STREAMS = "rabbit_stream_coordinator"
+"""What looks after the streams; it is there when the first one was made."""
 USER, PASSWORD = "ann", "canary-of-the-tests"
 LOGIN = f"{USER}:{PASSWORD}"
 PLUGINS = "[rabbitmq_stream].\n"
@@ -93,13 +94,25 @@ class RabbitServer:
             )
         self._wait()
 
-    def settle(self) -> None:
-        """Wait until the server has written down what is new.
+    def settle(self, *names: str) -> None:
+        """Wait until the server has written down these names.
 
         It notes the names of new quorum queues, and of what looks after its streams, half a second
         later and without telling anybody: when it is killed before that, it does not find them.
         """
-        time.sleep(SETTLE_SECONDS)
+        until = time.monotonic() + START_SECONDS
+        while time.monotonic() < until:
+            files = list((self.folder / "data").rglob("names.dets"))
+            written = b"".join(one.read_bytes() for one in files)
+            if all(name.encode() in written for name in names):
+                return
+            self._pause()
+        raise AssertionError(f"RabbitMQ did not write down {names}")
+
+    def _pause(self) -> None:
+        assert self._process is not None
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.05)
 
     def kill(self) -> None:
         """SIGKILL: it has no time to write anything."""
@@ -181,8 +194,7 @@ class RabbitServer:
             # The listener of the streams is the last that is opened.
             with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
                 return
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(0.05)
+            self._pause()
         raise AssertionError(f"RabbitMQ did not start: {self._log().read_text()[-4000:]}")
 
 
