@@ -68,7 +68,7 @@ def test_what_people_ask_for_is_shown():
 
 def test_panels_do_not_cover_each_other():
     board = json.loads(BOARD.read_text(encoding="utf-8"))
-    taken = set()
+    taken: set[tuple[int, int]] = set()
     for panel in board["panels"]:
         at = panel["gridPos"]
         cells = {

@@ -582,6 +582,27 @@ METRICS: tuple[Metric, ...] = (
         _query("batch_seconds"),
     ),
     Metric(
+        "query_write_duration_seconds",
+        GAUGE,
+        ("pipeline", "group"),
+        "Of these: from the first row that was read to the commit of the sink.",
+        _query("write_seconds"),
+    ),
+    Metric(
+        "query_watermark_lag_seconds",
+        GAUGE,
+        ("pipeline", "group"),
+        "How far the watermark of a query is behind the clock.",
+        _query("watermark_lag_seconds"),
+    ),
+    Metric(
+        "query_state_bytes",
+        GAUGE,
+        ("pipeline", "group"),
+        "Bytes that a query keeps as its state in memory.",
+        _query("state_bytes"),
+    ),
+    Metric(
         "query_state_rows",
         GAUGE,
         ("pipeline", "group"),

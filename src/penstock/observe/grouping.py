@@ -40,7 +40,9 @@ def judge(position: Position, progress: Progress, explain: Explain, stall_second
         return Judged(position, progress, GroupState.IDLE, None)
     why = None
     if progress.seconds >= min(NOTICE_SECONDS, stall_seconds):
-        why = explain(position) or _looping(position, progress)
+        why = explain(position)
+        if why is None or why.cause is Cause.NO_PROGRESS:
+            why = _looping(position, progress) or why
     if progress.seconds >= stall_seconds:
         return Judged(position, progress, GroupState.STALLED, why or _unknown(position))
     if why is not None and why.cause is not Cause.HANDLER:

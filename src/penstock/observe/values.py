@@ -265,10 +265,13 @@ class QuerySnapshot:
     input_rows_per_second: float
     processed_rows_per_second: float
     batch_seconds: float
+    write_seconds: float
+    """Of these: from the first row that was read to the commit of the sink."""
     state_rows: int
     state_bytes: int
     rows_too_late: int
     watermark: str | None
+    watermark_lag_seconds: float
     lag_records: int
     lag_seconds: float
     error: str | None
