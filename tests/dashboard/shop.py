@@ -87,7 +87,8 @@ async def main(directory: str, port: int = 0) -> None:
         await begin(bus, shop)
         async with Observer(look_seconds=0.5, stall_seconds=STALL_SECONDS) as observer:
             observer.watch(bus)
-            log = (await observer.look()) and observer.parts()["log"]
+            await observer.look()
+            log = observer.parts()["log"]
             async with log.subscribe("orders", "audit") as records:
                 await records.commit(await anext(records))
             trading = asyncio.ensure_future(trade(bus))

@@ -72,8 +72,12 @@ class Dashboard:
             raise errors.UsageError("the dashboard is started: make another one to start again")
         home = asyncio.get_running_loop()
         board = Board(self._observer, home, self._sample_seconds)
-        app = Guard(site.application(board, self._gate), self._gate)
         listening = _listen(self._host, self._port)
+        try:
+            app = Guard(site.application(board, self._gate), self._gate)
+        except BaseException:
+            listening.close()
+            raise
         self.url = _url(self._host, listening)
         self._server = uvicorn.Server(
             uvicorn.Config(
