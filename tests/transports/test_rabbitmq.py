@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 
+import aio_pika
 import mmh3
 import pytest
 from rstream import AMQPMessage, CompressionType, Producer
@@ -600,6 +601,35 @@ async def test_the_native_partitioner_is_that_of_super_streams(server, topic):
             assert one.partition == mmh3.hash(one.key, 104_729, signed=False) % 3
     spread = Counter(one.partition for one in records if one.key is None)
     assert sorted(spread.values()) == [3, 3, 4]
+
+
+async def test_topics_are_super_streams_for_other_clients(server, topic):
+    async with RabbitTransport(server.url, amqp_port=server.amqp_port) as transport:
+        await transport.create_topic(topic, partitions=3)
+        await transport.produce(topic, numbered(3))
+        url = f"amqp://{LOGIN}@127.0.0.1:{server.amqp_port}/"
+        async with await aio_pika.connect(url) as connection, connection.channel() as channel:
+            exchange = await channel.get_exchange(f"penstock.{topic}")
+            for number in range(3):
+                message = aio_pika.Message(b"theirs", headers={"n": number})
+                await exchange.publish(message, str(number))
+        async with transport.subscribe(topic, "billing") as consumer:
+            records = await take(consumer, 6)
+    theirs = [one for one in records if one.value == b"theirs"]
+    assert sorted((one.partition, one.offset, dict(one.headers)["n"]) for one in theirs) == [
+        (number, 1, b"%d" % number) for number in range(3)
+    ]
+
+
+async def test_a_log_of_keys_that_is_made_anew_is_read_anew(server):
+    async with RabbitTransport(server.url, prefix="anew") as transport:
+        connection = mode_of(transport)._connection
+        log = KeyLog(connection, "anew.log")
+        await log.write("p", ["a"], b"1", 0)
+        log._next += 1_000  # as if the server had forgotten what it had
+        assert (await log.write("p", ["b"], b"2", 0)).revision == 2
+        assert log.entry(("a",)) == (b"1", 1)
+        await log.close()
 
 
 async def test_more_partitions_than_a_connection_has_numbers(server, topic, monkeypatch):

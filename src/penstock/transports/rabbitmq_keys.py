@@ -104,7 +104,7 @@ class KeyLog:
         while True:
             try:
                 for chunk in await self._reader.read(self._next):
-                    if chunk.first > self._next + GAP_MAX:
+                    if not self._continues(chunk):
                         await self._restart()
                         break
                     self._take(chunk)
@@ -112,8 +112,12 @@ class KeyLog:
                 self._fail(self._error(error) if isinstance(error, Refused) else error)
                 await asyncio.sleep(PAUSE_SECONDS)
 
+    def _continues(self, chunk: Chunk) -> bool:
+        """Not if entries were gone before they came by, or if the stream was made anew."""
+        return chunk.first <= self._next + GAP_MAX and chunk.end > self._next
+
     async def _restart(self) -> None:
-        """Entries were gone before they came by: begin with what is there."""
+        """Begin with what is there."""
         self._next, _ = await bounds(self._connection, self._stream)
         self._first = self._next
         self._whole = self._first == 0

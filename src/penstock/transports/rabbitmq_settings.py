@@ -57,6 +57,8 @@ class RabbitSettings:
     partitions: int = 1
     """How many a topic has when nobody says."""
     partitioner: str = "fnv1a"
+    amqp_port: int = 0
+    """Streams: where the same hosts speak AMQP; then topics are super streams for other clients."""
     groups: str = ""
     """Quorum queues: the groups, with commas, that a new topic has queues for."""
     ordered: bool = True

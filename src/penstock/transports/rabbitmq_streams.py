@@ -35,6 +35,7 @@ from penstock.transports.rabbitmq_reader import NO_STREAM, RabbitSource, bounds,
 from penstock.transports.rabbitmq_records import encoded, records_of
 from penstock.transports.rabbitmq_rows import Rows
 from penstock.transports.rabbitmq_settings import RabbitSettings, is_count, unknown_topic
+from penstock.transports.rabbitmq_super import make_super_stream
 from penstock.transports.rabbitmq_wire import Link, Refused
 from penstock.transports.rabbitmq_writer import StreamWriter, Tail
 from penstock.transports.reading import BufferedReading
@@ -235,6 +236,10 @@ class StreamsMode:
         for first in range(0, count, AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, count))
             await asyncio.gather(*(self._make_one(topic, one, arguments) for one in numbers))
+        if self._settings.amqp_port:
+            await make_super_stream(
+                self._settings, topic, lambda number: self.stream(topic, number), count
+            )
         # None: somebody else made it meanwhile, perhaps with another number.
         await self._keys.put(("topics", topic), msgspec.json.encode(count), 0)
         if await self.partitions(topic) > count:

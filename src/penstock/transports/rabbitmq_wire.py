@@ -222,7 +222,8 @@ class Link:
             count = int.from_bytes(frame[5:9])
             self._settle(frame[4], struct.unpack_from(f">{count}Q", frame, 9), 0)
         else:
-            self._take_other(decode_frame(frame))
+            with suppress(KeyError):  # of a newer server
+                self._take_other(decode_frame(frame))
 
     def _take_chunk(self, frame: bytes) -> None:
         (subscription, _, kind, entries, records, time_ms, _, first, checksum, size, _, _) = (
