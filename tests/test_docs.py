@@ -24,7 +24,7 @@ FENCE = re.compile(
     r"^(?P<indent>[ \t]*)```python[^\n]*\n(?P<code>.*?)^(?P=indent)```[ \t]*$",
     re.MULTILINE | re.DOTALL,
 )
-SKIP = re.compile(r"<!--\s*not executed:(?P<reason>.*?)-->\s*\Z", re.DOTALL)
+SKIP = re.compile(r"<!--\s*not executed:(?P<reason>(?:(?!-->).)*)-->\s*\Z", re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 ANY_FENCE = re.compile(r"^[ \t]*(```+|~~~+).*?^[ \t]*\1[ \t]*$", re.MULTILINE | re.DOTALL)
 
@@ -118,6 +118,11 @@ class TestTheRunner:
     def test_only_the_block_below_the_comment_is_left_out(self):
         text = "<!-- not executed: a server -->\n```python\n1 / 0\n```\n```python\nok = 1\n```\n"
         assert [block.skipped_because for block in blocks_of(text)] == ["a server", None]
+
+    def test_each_block_has_its_own_reason(self):
+        block = "```python\n1 / 0\n```\n"
+        text = f"<!-- not executed: one -->\n{block}<!-- not executed: two -->\n{block}"
+        assert [one.skipped_because for one in blocks_of(text)] == ["one", "two"]
 
     def test_an_empty_reason_is_seen(self):
         assert blocks_of("<!-- not executed: -->\n```python\n```\n")[0].skipped_because == ""
