@@ -7,6 +7,7 @@ from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import pulsar  # type: ignore[import-untyped]
 import pytest
@@ -23,6 +24,7 @@ from penstock.errors import (
     SubscriberBusy,
     UnknownTopic,
     Unreachable,
+    UsageError,
 )
 from penstock.testing import TransportConformance
 from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, values_of
@@ -563,6 +565,20 @@ async def test_a_record_that_is_too_large_is_named(server, topic):
         with pytest.raises(RecordTooLarge, match="6000000 bytes"):
             await transport.produce(topic, [bytes(6_000_000)])
         assert (await transport.produce(topic, [b"x"])).ranges == {0: (0, 1)}
+
+
+@pytest.mark.parametrize("count", [3, 300])
+async def test_what_is_no_record_is_refused_and_nothing_of_it_is_sent(server, topic, count):
+    async with PulsarTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=1)
+        good: dict[str, Any] = {"values": [b"x"] * count}
+        for name, bad in (("values", "text"), ("values", 5), ("timestamps", "soon")):
+            first = b"x" if name == "values" else 1
+            columns = {**good, name: [first] * (count - 1) + [bad]}
+            with pytest.raises(UsageError, match="not a record"):
+                await transport.produce(topic, **columns)
+        assert (await transport.produce(topic, [b"x"])).ranges == {0: (0, 1)}
+        assert transport._producers.of(f"{topic}-partition-0")._pending == 0
 
 
 async def test_large_records_are_read_within_bounds(server, topic):

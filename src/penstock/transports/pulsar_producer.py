@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from penstock.errors import BrokerFailed, RecordTooLarge
+from penstock.errors import BrokerFailed, RecordTooLarge, UsageError
 from penstock.system import System
 from penstock.transports.kafka_thread import CallThread, tell_loop
 from penstock.transports.pulsar_client import PENDING_RECORDS, Ok, PulsarConnection
@@ -114,14 +114,22 @@ class PartitionProducer:
         self._sent += len(chunk)
         self._pending += len(chunk)
         acks.all.add_done_callback(lambda _: self._arrived(len(chunk)))
+        try:
+            await self._hand_over(rows, chunk, acks)
+        except UsageError:
+            # None of them was sent.
+            self._sent -= len(chunk)
+            acks.all.cancel()
+            raise
+        return acks
+
+    async def _hand_over(self, rows: Rows, chunk: Sequence[int], acks: Acknowledgements) -> None:
+        send = self._native.send_async
         if len(chunk) <= INLINE_RECORDS:
-            _send_all(self._native.send_async, rows, chunk, acks)
+            _send_all(send, rows, chunk, acks)
         else:
             # What is begun is finished, in order, also when whoever wanted it is cancelled.
-            await asyncio.shield(
-                self._thread.call(_send_all, self._native.send_async, rows, chunk, acks)
-            )
-        return acks
+            await asyncio.shield(self._thread.call(_send_all, send, rows, chunk, acks))
 
     async def _open(self) -> None:
         self._since, self._tail = await self._index.last(), None
@@ -213,8 +221,13 @@ class PartitionProducer:
 
 
 def _send_all(send: Any, rows: Rows, places: Sequence[int], acks: Acknowledgements) -> None:
-    for place in places:
-        send(rows.message(place), acks)
+    """All of them, or none when one of them is no record."""
+    try:
+        messages = [rows.message(place) for place in places]
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"not a record: {error}") from error
+    for message in messages:
+        send(message, acks)
 
 
 class PulsarProducers:

@@ -51,8 +51,10 @@ class Rows:
         value = self.values[place]
         if value is None:
             builder.set_null_value()
-        else:
+        elif isinstance(value, bytes):
             builder.content(value)
+        else:
+            raise TypeError(f"a value is a {type(value).__name__}, not bytes")
         if self.keys is not None and (key := self.keys[place]) is not None:
             _set_key(builder, key)
         if self.headers is not None and (headers := self.headers[place]):
