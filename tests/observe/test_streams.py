@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ async def test_a_run_tells_the_offset_and_where_its_handler_waits(observer, cloc
     async with StreamingScalingManager("memory:") as streams:
         observer.watch(streams, name="shop")
         await streams.create_topic("orders", partitions=1)
-        options = {"auto_commit": 0.01, "stop_seconds": 1}
+        options: Any = {"auto_commit": 0.01, "stop_seconds": 1}
         async with streams.run("orders", "billing", bill, **options):
             for number in range(4):
                 await streams.publish("orders", str(number))
