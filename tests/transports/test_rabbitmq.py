@@ -37,6 +37,7 @@ from penstock.transports.rabbitmq import RabbitTransport
 from penstock.transports.rabbitmq_keys import KeyLog, RabbitKeys
 from penstock.transports.rabbitmq_reader import bounds
 from penstock.transports.rabbitmq_streams import StreamsMode
+from tests.transports.application import check_application
 from tests.transports.proxy import Proxy
 from tests.transports.servers.rabbitmq import (
     LOGIN,
@@ -80,6 +81,11 @@ class TestRabbitStreams(TransportConformance):
     @pytest.fixture
     def quick_lease(self):
         return {"lease_seconds": 1.0}
+
+
+@pytest.mark.acceptance(68)
+def test_the_same_application_runs_on_it(server, tmp_path):
+    check_application(server.url, tmp_path)
 
 
 # What may happen on the way
