@@ -71,7 +71,11 @@ async def begin(bus, shop: Shop) -> None:
     bus.subscribe(OrderPlaced, shop.bill, group="billing", retries=0, breaker=patient)
     bus.subscribe(ParcelSent, shop.send, group="shipping")
     bus.subscribe(
-        RefundAsked, shop.refund, group="bank", retries=0, breaker=BreakerOptions(failures=3)
+        RefundAsked,
+        shop.refund,
+        group="bank",
+        retries=0,
+        breaker=BreakerOptions(failures=3, recovery=3_600.0),
     )
     for number in range(3):
         await bus.publish(OrderPlaced(order_id=f"bad-{number}", total=-1.0 - number))

@@ -37,7 +37,7 @@ def frame(title: str, path: str, sub: str = "") -> Iterator[Board]:
     ui.colors(primary="#0f766e", negative="#b42318", positive="#14653f")
     drawer = _drawer(path, board)
     _header(drawer, board)
-    with ui.element("main").classes("ps-main") as main:
+    with ui.element("div").classes("ps-main") as main:
         with ui.element("div"):
             parts.heading(title, 1)
             if sub:

@@ -222,6 +222,11 @@ HEAD = """
 </q-th>
 """
 
+TICK_ALL = '<q-checkbox v-model="props.selected" aria-label="Tick all" />'
+TICK = """
+<q-checkbox v-model="props.selected" :aria-label="'Tick ' + props.row[props.cols[0].name]" />
+"""
+
 
 class Table:
     """Rows with an ``id``; says what to do when there are none. Changed rows are sent alone as a whole."""
@@ -252,6 +257,9 @@ class Table:
         self.table.props.update({"aria-label": label, "flat": True, "hide-no-data": True})
         self.table.add_slot("body-cell", CELL)
         self.table.add_slot("header-cell", HEAD)
+        if selection:
+            self.table.add_slot("header-selection", TICK_ALL)
+            self.table.add_slot("body-selection", TICK)
         if action is not None:
             self.table.add_slot("body-cell-act", ACTION_CELL)
             self.table.add_slot(
