@@ -96,6 +96,8 @@ def test_a_pipeline_knows_where_its_state_is(tmp_path: Path) -> None:
     assert on_kafka.state == f"{tmp_path}/w/state"
     on_kafka.open_state()
     assert (tmp_path / "w" / "state").is_dir()
+    with pytest.raises(InvalidOption, match="not nats:"):
+        Pipeline("shop", log="nats://host", folder="w")
     with pytest.raises(InvalidOption, match="pipelines on Kafka"):
         Pipeline("shop", log=str(tmp_path), folder="w", state="elsewhere")
 

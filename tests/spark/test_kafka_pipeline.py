@@ -122,6 +122,10 @@ def test_the_pipeline_runs_on_kafka_and_its_lag_is_seen(
     assert asyncio.run(lag_of(server.url, "orders", "shop.all-orders")) == 2
     assert shop.replay_dead_letters("orders") == 1
     assert shop.replay_dead_letters("orders") == 0
+    # What a power cut may leave of a checkpoint; the ledger has what is needed.
+    for file in (tmp_path / "warehouse" / "checkpoints" / "all-orders").rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"")
     shop.run(spark)
     assert numbers_in(shop) == ["o-1", "o-2", "o-4", "o-5"]
     assert {one.lag_records for one in report_of(shop).outputs} <= {0, 1}, "a marker may count"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import lru_cache, partial
 from typing import TypeVar
 
-from penstock.errors import UnknownTopic
+from penstock.errors import DeadlineExceeded, UnknownTopic
 from penstock.spark.kafka_options import parsed
 from penstock.streaming.lag_pressure import GroupLag
 from penstock.system import System
@@ -27,8 +28,7 @@ class KafkaCluster:
     """Blocking; any thread. Unreachable when no broker answers in time."""
 
     def __init__(self, url: str) -> None:
-        self.url = url
-        own = parsed(url)[2]
+        self.address, _, own = parsed(url)
         system = System()
         seconds = float(own.get("connect_seconds", CONNECT_SECONDS))
         self._admin = KafkaAdmin(KafkaSettings.of(url, {})[0], system, seconds)
@@ -114,7 +114,15 @@ class KafkaCluster:
                 answer.set_exception(error)
 
         self._worker.submit(work)
-        return answer.result(CALL_SECONDS)
+        try:
+            return answer.result(CALL_SECONDS)
+        except FutureTimeoutError:
+            if answer.done():
+                raise
+            raise DeadlineExceeded(
+                f"Kafka at {self.address} did not answer within {CALL_SECONDS:g} s",
+                seconds=CALL_SECONDS,
+            ) from None
 
 
 async def _awaited(job: Callable[[], Awaitable[_T]]) -> _T:

@@ -30,6 +30,7 @@ from penstock.messages import marks_of
 from penstock.pressure import DegradationDirective
 from penstock.spark import steps
 from penstock.spark.degrading import check_lag
+from penstock.spark.given_options import log_path
 from penstock.spark.group_lag import lag_of_group
 from penstock.spark.kafka_options import is_kafka
 from penstock.spark.kafka_topics import path_of, read_topics
@@ -115,6 +116,8 @@ class Pipeline:
         self.name = check_name("group", name)
         self.log = path_of(log)
         self.is_on_kafka = is_kafka(log)
+        if not self.is_on_kafka:
+            log_path(self.log, "a pipeline, which reads by means")
         self.folder = folder.rstrip("/")
         if state is not None and not self.is_on_kafka:
             raise InvalidOption("state is an option of pipelines on Kafka", option="state")

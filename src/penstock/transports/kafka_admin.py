@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -40,6 +40,13 @@ LOOKUP_GROUP = "penstock-lookup"
 GROUPS_AT_ONCE = 32
 EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+STILL_LOADING = {
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "NOT_COORDINATOR",
+    "_WAIT_COORD",
+}
+AGAIN_SECONDS = 0.05
 NO_SUCH_GROUP = {KafkaError.GROUP_ID_NOT_FOUND}
 
 _T = TypeVar("_T")
@@ -151,15 +158,18 @@ class KafkaAdmin:
     ) -> dict[TopicPartition, int]:
         """What a group committed, of one topic or of all."""
         places = None if topic is None else [TopicPartition(topic, one) for one in range(count)]
-        asked = self._client.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, places)],
-            # Not what was before a transaction whose end is still being written.
-            require_stable=True,
-            request_timeout=self._seconds,
-        )
-        found = await self._answer(
-            asked[group], f"ask for the offsets of {group!r}", absent=NO_SUCH_GROUP
-        )
+
+        def ask() -> Future[Any]:
+            asked: dict[str, Future[Any]] = self._client.list_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group, places)],
+                # Not what was before a transaction whose end is still being written.
+                require_stable=True,
+                request_timeout=self._seconds,
+            )
+            return asked[group]
+
+        what = f"ask for the offsets of {group!r}"
+        found = await self._coordinated(ask, what, absent=NO_SUCH_GROUP)
         return {
             place: place.offset
             for place in (found.topic_partitions if found is not None else ())
@@ -169,11 +179,15 @@ class KafkaAdmin:
     async def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Set how far a group without members is; SubscriberBusy when it has some."""
         places = [TopicPartition(topic, number, at) for (topic, number), at in offsets.items()]
-        asked = self._client.alter_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, places)], request_timeout=self._seconds
-        )
+
+        def ask() -> Future[Any]:
+            asked: dict[str, Future[Any]] = self._client.alter_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group, places)], request_timeout=self._seconds
+            )
+            return asked[group]
+
         try:
-            await self._answer(asked[group], f"commit for {group!r}", group=group)
+            await self._coordinated(ask, f"commit for {group!r}", group=group)
         except BrokerFailed as refused:
             raise _busy(refused, group) from refused
 
@@ -237,6 +251,24 @@ class KafkaAdmin:
             [ConsumerGroupTopicPartitions(group, places)], request_timeout=self._seconds
         )
         return asked
+
+    async def _coordinated(
+        self,
+        ask: Callable[[], Future[Any]],
+        what: str,
+        absent: Iterable[int] = (),
+        **fields: object,
+    ) -> Any:
+        """As :meth:`_answer`, asked again while the broker still loads what it knows of groups."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._seconds
+        while True:
+            try:
+                return await self._answer(ask(), what, absent, **fields)
+            except BrokerFailed as refused:
+                if refused.code not in STILL_LOADING or loop.time() > until:
+                    raise
+            await asyncio.sleep(AGAIN_SECONDS)
 
     async def _answers(
         self, asked: Iterable[Future[Any]], what: str, **fields: object
