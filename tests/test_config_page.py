@@ -19,7 +19,10 @@ from penstock.config import DashboardSettings, Settings, ThresholdSettings
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 BEGIN = "<!-- settings: python -m tests.test_config_page writes them -->"
 END = "<!-- end of the settings -->"
-TABLES: dict[str, type[BaseModel]] = {"dashboard": DashboardSettings, "thresholds": ThresholdSettings}
+TABLES: dict[str, type[BaseModel]] = {
+    "dashboard": DashboardSettings,
+    "thresholds": ThresholdSettings,
+}
 
 
 def meanings(kind: type[BaseModel]) -> dict[str, str]:

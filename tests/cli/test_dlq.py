@@ -178,17 +178,41 @@ def test_letters_are_purged(dead):
     assert dead("dlq", "purge", "--all", "--yes").text == "purged 0 dead letters\n"
 
 
-def test_letters_of_a_running_bus_are_seen_and_left_alone(dead, world):
-    async def while_it_runs() -> tuple[list[str], str, str]:
+def test_letters_of_a_running_bus_are_seen_and_not_changed(dead, world):
+    async def while_it_runs() -> list[str]:
         async with world.running():
-            seen = await asyncio.to_thread(ids, dead)
-            replayed = await asyncio.to_thread(dead, "dlq", "replay", "--all", "--yes", code=2)
+            assert len(await asyncio.to_thread(ids, dead)) == 2
             purged = await asyncio.to_thread(dead, "dlq", "purge", "--all", "--yes", code=2)
-            return seen, replayed.errors, purged.errors
+            words = ("dlq", "edit", (await asyncio.to_thread(ids, dead))[0], "--value", "{}")
+            edited = await asyncio.to_thread(dead, *words, code=2)
+            return [purged.errors, edited.errors]
 
-    seen, *told = asyncio.run(while_it_runs())
-    assert len(seen) == 2
+    told = asyncio.run(while_it_runs())
     assert all("the bus 'shop' runs, and has its dead letters in memory" in one for one in told)
+    assert len(ids(dead)) == 2
+
+
+def test_a_running_bus_handles_a_letter_that_is_replayed_and_takes_it_away(dead, world):
+    first, second = ids(dead)
+
+    async def while_it_runs() -> None:
+        async with world.running() as bus, asyncio.timeout(30):
+            good = '{"order_id":"o-0","total":11.0}'
+            words = ("dlq", "replay", first, "--value", good, "--yes")
+            done = await asyncio.to_thread(dead, *words)
+            assert "the running bus takes it away" in done.text
+            while len(bus.dead_letters) != 1:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(dead, "dlq", "replay", second, "--yes")
+            while [one.replays for one in bus.dead_letters.list()] != [1]:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(while_it_runs())
+    assert world.billed == [5.0, 11.0]
+    assert sorted(world.shipped) == [-2.0, -1.0, 5.0], "the other group does not get it again"
+    (left,) = dead("dlq", "list", "-o", "json").json
+    assert (left["replays"], left["key"]) == (1, "o-2"), "it failed again: a new letter, not two"
+    assert left["id"] != second
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +67,14 @@ def test_a_group_that_stands_still_is_stalled_with_a_cause(shop):
     shown = shop("group", "describe", "billing", "-w", "0.05").text
     assert "billing on orders: stalled (no member), 6 records" in shown
     assert re.search(r"billing stands still on orders/\d at offset \d", shown)
+
+
+def test_a_group_that_is_far_behind_is_late(shop):
+    assert shop("group", "list", "-o", "json").json[0]["late"] is False
+    Path("penstock.toml").write_text("[thresholds]\nlag_records = 5\n")
+    (found,) = shop("group", "list", "-o", "json").json
+    assert (found["late"], found["cause"]) == (True, None)
+    assert shop("group", "list").lines[1].split()[-1] == "late"
 
 
 def test_the_members_are_shown(shop, tmp_path):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from penstock import System, errors
 from penstock.cli.checks import Check, Health
 from penstock.cli.places import Place, local_path
+from penstock.cli.table import counted
 from penstock.config import masked_url
 
 SYNCS = 5
@@ -153,9 +154,11 @@ def _reach(place: Place) -> Iterator[Check]:
     except (errors.PenstockError, OSError) as wrong:
         yield Check(what, Health.BAD, f"{type(wrong).__name__}: {wrong}")
         return
-    yield Check(what, Health.GOOD, f"{masked_url(place.url)} answers, with {topics:,} topics")
+    yield Check(
+        what, Health.GOOD, f"{masked_url(place.url)} answers, with {counted(topics, 'topic')}"
+    )
     if stalls is not None:
-        detail = "; ".join(stalls) or "none is stalled"
+        detail = "; ".join(stalls) or "none is stalled or late"
         yield Check("groups", Health.WARN if stalls else Health.GOOD, detail)
 
 
@@ -168,4 +171,5 @@ async def _look(place: Place) -> tuple[int, list[str] | None]:
     from penstock.cli.group_sight import look
 
     groups = await look(place)
-    return topics, [stall.explain() for one in groups for stall in one.stalls]
+    late = [f"late: {one.headline()}" for one in groups if one.late and not one.stalls]
+    return topics, [stall.explain() for one in groups for stall in one.stalls] + late

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -108,10 +109,8 @@ class _Reading:
         async with place.reading() if place.is_log else place.writing() as transport:
             parts = await parts_of(transport, self._topic, self._wanted, self._partitions)
             found = records(transport, self._topic, parts, follow=self._follow)
-            try:
+            async with aclosing(found):
                 await self._write_all(found)
-            finally:
-                await _close(found)
 
     def _check_follow(self) -> None:
         from penstock import errors
@@ -176,9 +175,3 @@ def _is_behind(consumer: Consumer, ends: dict[int, int]) -> bool:
     if not consumer.assignment().partitions:
         return True  # not yet
     return any(at < ends.get(number, 0) for number, at in reached.items())
-
-
-async def _close(found: AsyncIterator[Record]) -> None:
-    close = getattr(found, "aclose", None)
-    if close is not None:
-        await close()

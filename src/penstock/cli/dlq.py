@@ -126,7 +126,7 @@ def show(ctx: typer.Context, id: Id, url: Url = None, output: Output = Form.TEXT
 
 def _show(letter: Letter) -> None:
     from penstock.cli.formats import headers_text, time_text
-    from penstock.cli.output import harmless, say
+    from penstock.cli.output import harmless, harmless_lines, say
 
     where = (
         ""
@@ -151,8 +151,8 @@ def _show(letter: Letter) -> None:
         if text:
             say(f"{name + ':':<9} {harmless(text)}")
     if letter.traceback:
-        say(f"\n{letter.traceback.rstrip()}")
-    say(f"\n{(letter.value or b'').decode('utf-8', 'replace')}")
+        say(f"\n{harmless_lines(letter.traceback.rstrip())}")
+    say(f"\n{harmless_lines((letter.value or b'').decode('utf-8', 'replace'))}")
 
 
 @app.command("edit")

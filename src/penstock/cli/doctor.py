@@ -17,6 +17,6 @@ def doctor(ctx: typer.Context, url: Url = None, output: Output = Form.TEXT) -> N
     before = ctx.find_root().params
     found = [*check_machine(), *check_place(url or before.get("url"), before.get("config"))]
     rows = [(one.health, one.what, one.detail) for one in found]
-    show(output, [one._asdict() for one in found], ("", "what", ""), rows, "")
+    show(output, [one._asdict() for one in found], ("", "what", "found"), rows, "")
     if any(one.health is Health.BAD for one in found):
         raise typer.Exit(PROBLEMS)

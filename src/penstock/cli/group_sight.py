@@ -35,6 +35,8 @@ class Sight:
     stalls: Sequence[Stall]
     knows_members: bool
     """Whether the transport tells who reads."""
+    late: bool
+    """Whether it is further behind than the settings allow."""
 
     @property
     def group(self) -> str:
@@ -64,7 +66,9 @@ class Sight:
     @property
     def why(self) -> str:
         """What holds it up."""
-        return "" if self.found.cause is None else str(self.found.cause)
+        if self.found.cause is None:
+            return "late" if self.late else ""
+        return str(self.found.cause)
 
     @property
     def members_text(self) -> object:
@@ -97,7 +101,8 @@ class Sight:
             "group": one.group,
             "topic": one.topic,
             "state": self.state,
-            "cause": self.why or None,
+            "cause": None if one.cause is None else str(one.cause),
+            "late": self.late,
             "lag_records": one.lag_records,
             "lag_seconds": one.lag_seconds,
             "members": list(one.members) if self.knows_members else None,
@@ -148,6 +153,7 @@ async def look(
                     if (each.group, each.topic) == (one.group, one.topic)
                 ],
                 isinstance(transport, EmbeddedTransport),
+                one.lag_records > place.lag_records or one.lag_seconds > place.lag_seconds,
             )
             for one in seen.groups
             if (group is None or one.group == group)

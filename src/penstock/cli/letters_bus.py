@@ -1,6 +1,7 @@
 """The dead letters that a bus keeps in a log, in a journal.
 
-They are read while the bus runs, and changed only while it does not: it has them in memory.
+They are read, and replayed, while the bus runs. They are edited and purged only while it does not: it
+has them in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from penstock.resilience import DeadLetter, LetterCodec, LetterEdit
 
 SUFFIX = ".dead-letters"
 JOURNAL = "journal."
-GROUP, REPLAY = "penstock-group", "x-penstock-replay"
+GROUP, LETTER, REPLAY = "penstock-group", "penstock-letter", "x-penstock-replay"
 NOT_FROM_A_LOG = (
     "it was never in the log: replay it in the program, with bus.dead_letters.replay(...)"
 )
@@ -75,19 +76,22 @@ class BusShelf(Shelf):
         )
 
     async def replay(self, letters: Sequence[Letter]) -> list[Step]:
-        steps = []
-        async with self._claimed() as journal:
+        try:
+            async with self._claimed() as journal:
+                for letter in letters:
+                    await self._publish(letter)
+                    # Published first: a crash in between replays it twice, and loses it never.
+                    await journal.change({letter.id: None})
+        except errors.SubscriberBusy:
             for letter in letters:
-                await self._publish(letter)
-                # Published first: a crash in between replays it twice, and loses it never.
-                await journal.change({letter.id: None})
-                group = f"for group {letter.group}" if letter.group else "for all groups"
-                steps.append(Step(letter.id, letter.topic, note=group))
-        return steps
+                # The bus that runs takes the letter away, when it has handled the record.
+                await self._publish(letter, {LETTER: letter.id.encode()})
+            return [_step(letter, "; the running bus takes it away") for letter in letters]
+        return [_step(letter) for letter in letters]
 
-    async def _publish(self, letter: Letter) -> None:
+    async def _publish(self, letter: Letter, more: Mapping[str, bytes] | None = None) -> None:
         key, headers = await self._origin(letter)
-        headers = {**headers, REPLAY: b"%d" % (letter.replays + 1)}
+        headers = {**headers, REPLAY: b"%d" % (letter.replays + 1), **(more or {})}
         if letter.group is not None:
             headers[GROUP] = letter.group.encode()
         await self._queue.publish(
@@ -144,6 +148,11 @@ class BusShelf(Shelf):
             yield journal
         finally:
             await journal.close()
+
+
+def _step(letter: Letter, more: str = "") -> Step:
+    whom = f"for group {letter.group}" if letter.group else "for all groups"
+    return Step(letter.id, letter.topic, note=whom + more)
 
 
 def _key_bytes(key: Any) -> bytes | None:

@@ -6,15 +6,19 @@ A group remembers how far they are done with, so they are taken away from the ol
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
 
 from penstock import Record, errors
 from penstock.cli.letters import Letter, Shelf, Step
+from penstock.cli.output import tell
 from penstock.cli.positions import START, Range
 from penstock.cli.reading import Part, assigned, parts_of, records
 from penstock.transports import Transport
 
 SUFFIX = ".dead-letters"
 GROUP = "penstock-dlq"
+LETTERS_MAX = 100_000
+"""Letters of a topic that are held in memory."""
 REASON, TOPIC, ATTEMPTS = "penstock-reason", "penstock-topic", "penstock-attempts"
 
 
@@ -31,7 +35,14 @@ class TopicShelf(Shelf):
         left = [
             Part(one.partition, max(done[one.partition], _start(one)), one.stop) for one in parts
         ]
-        return [self._letter(one) async for one in records(self._transport, self.name, left)]
+        found: list[Letter] = []
+        async with aclosing(records(self._transport, self.name, left)) as there:
+            async for record in there:
+                found.append(self._letter(record))
+                if len(found) >= LETTERS_MAX:
+                    tell(f"{self.name}: only the oldest {LETTERS_MAX:,} letters are looked at")
+                    break
+        return found
 
     def _letter(self, record: Record) -> Letter:
         headers = record.headers

@@ -58,6 +58,11 @@ def harmless(value: object) -> object:
     return value.translate(_HIDDEN) if isinstance(value, str) else value
 
 
+def harmless_lines(text: str) -> str:
+    """Text of several lines without control characters."""
+    return "\n".join(str(harmless(line.replace("\t", "    "))) for line in text.split("\n"))
+
+
 def _show_rich(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     from rich.console import Console
     from rich.table import Table

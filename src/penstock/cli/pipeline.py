@@ -11,10 +11,11 @@ import typer
 
 from penstock.cli.codes import NOT_RUNNING
 from penstock.cli.options import Form, Output, Yes
+from penstock.cli.pipeline_progress import shown
 from penstock.cli.table import counted, table
 
 if TYPE_CHECKING:
-    from penstock.spark import PipelineReport, RunningPipeline
+    from penstock.spark import PipelineReport
 
 app = typer.Typer(
     help="Run a pipeline on Spark, see how it stands, stop it, replay its dead letters.",
@@ -52,9 +53,9 @@ def run(
         spark = spark_session(pipeline.name, master=master, tell=_say)
         signals = _Signals()
         running = pipeline.start(spark, every=every, once=once)
-        lines = _Lines(running)
-        running.serve(lambda: signals.came or service.is_asked_to_stop(), lines.show)
-        lines.show()
+        with shown(running) as progress:
+            running.serve(lambda: signals.came or service.is_asked_to_stop(), progress.show)
+            progress.show()
         _say(f"pipeline {pipeline.name}: stopped")
 
 
@@ -139,28 +140,6 @@ class _Signals:
 
     def _note(self, *_: object) -> None:
         self.came = True
-
-
-class _Lines:
-    """A line for each micro-batch that is done, and for each output that fails."""
-
-    def __init__(self, running: RunningPipeline) -> None:
-        self._running = running
-        self._shown: dict[str, tuple[int, str | None]] = {}
-
-    def show(self) -> None:
-        """What is new since the last call."""
-        for one in self._running.status():
-            state = (one.micro_batch, one.error)
-            if self._shown.setdefault(one.name, (-1, None)) == state:
-                continue
-            self._shown[one.name] = state
-            _say(
-                f"{one.name}: failed: {one.error}"
-                if one.error
-                else f"{one.name}: micro-batch {one.micro_batch}, {one.rows:,} rows in "
-                f"{one.seconds:.1f} s ({one.processed_rows_per_second:,.0f}/s)"
-            )
 
 
 def _say(text: str) -> None:

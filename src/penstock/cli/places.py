@@ -34,6 +34,8 @@ class Place:
     offsets: str | None = None
     connect_seconds: float = CONNECT_SECONDS
     stalled_seconds: float = 30.0
+    lag_records: int = 100_000
+    lag_seconds: float = 300.0
 
     @classmethod
     def of(cls, url: str | None, file: str | None = None) -> Place:
@@ -56,6 +58,8 @@ class Place:
             settings.offsets,
             settings.connect_seconds,
             settings.thresholds.stalled_seconds,
+            settings.thresholds.lag_records,
+            settings.thresholds.lag_seconds,
         )
 
     @property

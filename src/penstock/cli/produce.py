@@ -11,9 +11,10 @@ import typer
 
 from penstock.cli.options import Topic, Url
 from penstock.cli.places import Place, place_of, run
+from penstock.cli.table import counted
 
 if TYPE_CHECKING:
-    from penstock.transports import Transport
+    from penstock.transports import Produced, Transport
 
 CHUNK_BYTES = 256 * 1024
 LINE_BYTES_MAX = 64 * 1024 * 1024
@@ -119,14 +120,22 @@ class _Input:
     def __enter__(self) -> Iterator[list[bytes]]:
         if self._values:
             return iter([[one.encode("utf-8", "surrogateescape") for one in self._values]])
-        source: Any = sys.stdin.buffer
+        # Without a buffer: a thread that waits in one would hold up the end of the process.
+        source: Any = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
         if self._file is not None:
-            source = self._opened = self._file.open("rb")
-        return iter([[source.read()]]) if self._whole else _lines(source)
+            source = self._opened = self._file.open("rb", buffering=0)
+        return _whole(source) if self._whole else _lines(source)
 
     def __exit__(self, *exc_info: object) -> None:
         if self._opened is not None:
             self._opened.close()
+
+
+def _whole(source: Any) -> Iterator[list[bytes]]:
+    chunks = []
+    while chunk := source.read(CHUNK_BYTES):
+        chunks.append(chunk)
+    yield [b"".join(chunks)]
 
 
 def _lines(source: Any) -> Iterator[list[bytes]]:
@@ -134,7 +143,7 @@ def _lines(source: Any) -> Iterator[list[bytes]]:
     from penstock import errors
 
     rest = b""
-    while chunk := source.read1(CHUNK_BYTES):
+    while chunk := source.read(CHUNK_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")
         if len(rest) > LINE_BYTES_MAX:
             raise errors.RecordTooLarge(
@@ -165,23 +174,38 @@ def _row(line: bytes, key: str | None, separator: str | None, tombstone: bool) -
 async def _produce(
     place: Place, topic: str, batches: Iterator[list[Row]], headers: dict[str, bytes], create: bool
 ) -> tuple[int, dict[int, int]]:
-    import asyncio
+    from penstock import errors
+    from penstock.cli.output import tell
+    from penstock.cli.waiting import Aside
 
     async with place.writing(make=create) as transport:
         if headers:
             transport.capabilities.require(transport.name, ["headers"])
         await _check_topic(transport, topic, create)
         count, ends = 0, dict[int, int]()
-        while batch := await asyncio.to_thread(next, batches, None):
-            done = await transport.produce(
-                topic,
-                [one.value for one in batch],
-                keys=[one.key for one in batch],
-                headers=[headers] * len(batch) if headers else None,
-            )
-            count += done.count
-            ends |= {number: last for number, (_, last) in done.ranges.items()}
+        aside = Aside()
+        try:
+            while batch := await aside.run(lambda: next(batches, None)):
+                done = await _send(transport, topic, batch, headers)
+                count += done.count
+                ends |= {number: last for number, (_, last) in done.ranges.items()}
+        except errors.PenstockError:
+            if count:
+                tell(f"{counted(count, 'record')} acknowledged before this:")
+            raise
+        aside.close()
         return count, ends
+
+
+async def _send(
+    transport: Transport, topic: str, batch: list[Row], headers: dict[str, bytes]
+) -> Produced:
+    return await transport.produce(
+        topic,
+        [one.value for one in batch],
+        keys=[one.key for one in batch],
+        headers=[headers] * len(batch) if headers else None,
+    )
 
 
 async def _check_topic(transport: Transport, topic: str, create: bool) -> None:
@@ -201,7 +225,6 @@ async def _check_topic(transport: Transport, topic: str, create: bool) -> None:
 
 def _tell(topic: str, count: int, ends: dict[int, int]) -> None:
     from penstock.cli.output import tell
-    from penstock.cli.table import counted
 
     where = ", ".join(f"{number} up to offset {end - 1}" for number, end in sorted(ends.items()))
     tell(f"{counted(count, 'record')} to {topic}" + (f": partition {where}" if ends else ""))

@@ -6,7 +6,7 @@ Reading a log leaves no trace. A broker is read by a group, which is forgotten a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,6 +24,8 @@ POLL_SECONDS = 0.1
 NOBODY = "penstock-cli"
 """A group that never reads: its lag is all that there is."""
 ASSIGN_SECONDS = 30.0
+IDLE_SECONDS = 5.0
+"""So long without a record means that there are none, whatever the offsets say."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def _part(known: PartitionLag, wanted: Range) -> Part:
 
 def records(
     transport: Transport, topic: str, parts: Sequence[Part], *, follow: bool = False
-) -> AsyncIterator[Record]:
+) -> AsyncGenerator[Record, None]:
     """The records of the parts, the older ones first; with ``follow`` also those that come, for ever."""
     if isinstance(transport, EmbeddedTransport):
         return _of_log(transport, topic, parts, follow=follow)
@@ -95,8 +97,9 @@ def records(
 
 async def _of_log(
     transport: EmbeddedTransport, topic: str, parts: Sequence[Part], *, follow: bool
-) -> AsyncIterator[Record]:
+) -> AsyncGenerator[Record, None]:
     reached = {part.partition: part.stop for part in parts}
+    all_partitions = len(parts) >= await transport.partitions(topic)
     streams = [_of_partition(transport, topic, part) for part in parts]
     async for record in _merged(streams):
         reached[record.partition] = max(reached[record.partition], record.offset + 1)
@@ -110,6 +113,10 @@ async def _of_log(
                 yield record
         if not found:
             await asyncio.sleep(POLL_SECONDS)
+            if all_partitions:
+                # The topic may have got more of them.
+                count = await transport.partitions(topic)
+                reached |= {number: 0 for number in range(count) if number not in reached}
 
 
 async def _of_partition(
@@ -141,7 +148,7 @@ async def _merged(streams: Sequence[AsyncIterator[Record]]) -> AsyncIterator[Rec
 
 async def _of_broker(
     transport: Transport, topic: str, parts: Sequence[Part], *, follow: bool
-) -> AsyncIterator[Record]:
+) -> AsyncGenerator[Record, None]:
     group = f"{NOBODY}-{System().random.getrandbits(48):012x}"
     wanted = {part.partition: part for part in parts}
     if not follow:
@@ -186,7 +193,10 @@ async def _from(
             await consumer.pause(number)
     left = _left(consumer, wanted)
     while left or follow:
-        batch = await consumer.next_batch()
+        try:
+            batch = await consumer.next_batch(None if follow else IDLE_SECONDS)
+        except errors.DeadlineExceeded:
+            return  # what is left has no records: markers of transactions, or what was removed
         part = wanted.get(batch.partition)
         for record in batch.records if part is not None else ():
             assert part is not None, "only those are looked at"

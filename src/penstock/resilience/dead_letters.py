@@ -207,6 +207,13 @@ class DeadLetterQueue(LetterShelf):
         if taken.cancelled() or not taken.result():
             self._busy.discard(letter_id)
             return
+        self.end_replay_soon(letter_id)
+
+    def end_replay_soon(self, letter_id: str) -> None:
+        """Take a letter away whose message came back and was handled; ``close`` waits for it.
+
+        Nothing happens when there is no such letter. What goes wrong is logged, and the letter stays.
+        """
         ending = asyncio.ensure_future(self._end_replay(letter_id))
         self._ending.add(ending)
         ending.add_done_callback(self._ended)

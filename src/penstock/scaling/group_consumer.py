@@ -24,6 +24,7 @@ from penstock.scaling.log_records import (
     CORRELATION,
     GROUP,
     ID,
+    LETTER,
     OWN_HEADERS,
     SESSION,
     TYPE,
@@ -378,7 +379,14 @@ class GroupConsumer:
     def _end_if_asked(self, work: Work, outcome: Outcome) -> None:
         """The record is done with, unless there was nobody in the group to ask."""
         if outcome.handled or outcome.failures or (not self._left and self._is_wanted()):
+            self._take_letter_away(work.record)
             self._end(work)
+
+    def _take_letter_away(self, record: LogRecord) -> None:
+        """A dead letter that was published again is handled now, or has become a new one."""
+        letter = record.headers.get(LETTER)
+        if letter is not None and isinstance(self._bus, ResilientMessageBus):
+            self._bus.dead_letters.end_replay_soon(letter.decode("utf-8", "replace"))
 
     def _end(self, work: Work) -> None:
         number = work.record.partition

@@ -17,7 +17,9 @@ CORRELATION, CAUSATION = "penstock-correlation", "penstock-causation"
 PRIORITY = "penstock-priority"
 GROUP = "penstock-group"
 """For this group alone: a dead letter of it, that was published again from outside of the bus."""
-OWN_HEADERS = {TYPE, ID, SESSION, CORRELATION, CAUSATION, PRIORITY, GROUP}
+LETTER = "penstock-letter"
+"""The id of that dead letter; whoever handles the record takes the letter away."""
+OWN_HEADERS = {TYPE, ID, SESSION, CORRELATION, CAUSATION, PRIORITY, GROUP, LETTER}
 
 
 class LogRecord(Protocol):
