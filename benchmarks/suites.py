@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks import brokers, bus, scale, spark, streaming, targets, workloads
+from benchmarks import brokers, bus, observe, scale, spark, streaming, targets, workloads
 from benchmarks.bus.targets import TARGETS as BUS_TARGETS
 from benchmarks.model import Workload
 from benchmarks.scale.targets import TARGETS as SCALE_TARGETS
@@ -142,6 +142,20 @@ SUITES = {
                 "  is that of a whole micro-batch, from its trigger to its commit.",
             ),
             on_disk=True,
+        ),
+        Suite(
+            "observe",
+            observe.WORKLOADS,
+            observe.TARGETS,
+            ("penstock", "msgspec", "prometheus-client"),
+            profiled=(),
+            about_targets="The median is judged, in percent.",
+            explained="queued",
+            how=(
+                "- The same messages through the same bus, in turn with an observer that measures durations",
+                "  and without one. The observed one is scraped for Prometheus as well.",
+                "- The time is that of the processor, the best of five each.",
+            ),
         ),
         Suite(
             "brokers",
