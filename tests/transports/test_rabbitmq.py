@@ -84,6 +84,7 @@ class TestRabbitStreams(TransportConformance):
 
 
 @pytest.mark.acceptance(68)
+@pytest.mark.timeout(240)
 def test_the_same_application_runs_on_it(server, tmp_path):
     check_application(server.url, tmp_path)
 
@@ -122,6 +123,7 @@ async def sent_and_read(transport, topic, disturb, batches=20, size=25):
     return got
 
 
+@pytest.mark.timeout(180)
 async def test_a_broker_that_is_killed_loses_nothing_acknowledged(server, topic):
     async def disturb():
         server.kill()
@@ -135,6 +137,7 @@ async def test_a_broker_that_is_killed_loses_nothing_acknowledged(server, topic)
 
 
 @pytest.mark.torture
+@pytest.mark.timeout(900)
 async def test_a_broker_that_is_killed_again_and_again_loses_nothing(server, topic):
     """Three members share the topic; some are closed and made anew while the server comes and goes."""
     kills, size = 15, 50
@@ -404,6 +407,7 @@ async def test_tls_checks_the_server(server, topic, mode):
         ("rabbitmq://host?auto_create=maybe", "auto_create"),
         ("rabbitmq://host?connect_seconds=-1", "connect_seconds"),
         ("rabbitmq://host?partitioner=murmur2", "partitioner"),
+        ("rabbitmq://host?mode=quorum&partitioner=native", "partitioner"),
         ("rabbitmq://host?groups=billing", "groups"),
         ("rabbitmq://host?mode=quorum&prefetch=70000", "prefetch"),
         ("rabbitmq://host?prefix=" + "x" * 33, "prefix"),
@@ -665,6 +669,27 @@ async def test_cancelled_calls_leave_numbers_behind_that_work(server, topic):
                 await consumer.seek("earliest")  # which cancels who reads
             assert values_of(await take(consumer, 5)) == numbered(5)
         assert (await transport.lag(topic, "billing"))[0].end == 5
+
+
+async def test_what_is_cancelled_leaves_no_gap(server, topic):
+    async with RabbitTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=1)
+        await transport.produce(topic, [b"first"])
+        for steps in range(12):
+            producing = asyncio.ensure_future(transport.produce(topic, numbered(2_500)))
+            other = asyncio.ensure_future(transport.produce(topic, [b"between"]))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            producing.cancel()
+            await asyncio.gather(producing, other, return_exceptions=True)
+            assert other.result().count == 1
+        last = await transport.produce(topic, [b"last"])
+        async with transport.subscribe(topic, "billing") as consumer:
+            records = await take(consumer, last.ranges[0][1])
+    values = Counter(values_of(records))
+    assert values[b"between"] == 12
+    # Each of the batches is there as a whole, or not at all.
+    assert len({values[one] for one in numbered(2_500)}) == 1
 
 
 async def test_a_start_that_is_not_there_is_refused(server, topic):

@@ -96,6 +96,7 @@ async def sent_and_read(transport, topic, disturb, batches=20, size=10):
     assert got.keys() == set(numbered(total))
 
 
+@pytest.mark.timeout(180)
 async def test_a_broker_that_is_killed_loses_nothing_acknowledged(server, make, topic):
     async def disturb():
         server.kill()

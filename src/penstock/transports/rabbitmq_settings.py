@@ -81,8 +81,9 @@ class RabbitSettings:
         good = len(self.prefix) <= PREFIX_LENGTH_MAX
         _check(self.prefix, "prefix", good, f"at most {PREFIX_LENGTH_MAX} characters")
         _check(self.partitions, "partitions", is_count(self.partitions), f"1 to {PARTITIONS_MAX}")
-        good = self.partitioner in ("fnv1a", "native")
-        _check(self.partitioner, "partitioner", good, "fnv1a or native")
+        known = ("fnv1a", "native") if self.mode == "streams" else ("fnv1a",)
+        good = self.partitioner in known
+        _check(self.partitioner, "partitioner", good, f"{' or '.join(known)} in this mode")
         good = 1 <= self.prefetch <= PREFETCH_MAX
         _check(self.prefetch, "prefetch", good, f"1 to {PREFETCH_MAX}")
         if self.groups and self.mode == "streams":

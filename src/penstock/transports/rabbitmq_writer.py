@@ -93,23 +93,27 @@ class StreamWriter:
         if self._task is None:
             self._task = asyncio.create_task(self._run())
         elif self._link is not None:
-            with suppress(LinkLost):
-                await self._transmit(self._link, new)
+            # It goes on when this call is cancelled: a number that is left out is never sent.
+            await asyncio.shield(self._sent(self._link, new))
         await asyncio.shield(batch.done)
+
+    async def _sent(self, link: Link, messages: Sequence[tuple[int, bytes, Batch]]) -> None:
+        with suppress(LinkLost):
+            await self._transmit(link, messages)
 
     async def close(self) -> None:
         """Stop sending; what was not confirmed is given up."""
         task, self._task = self._task, None
+        link = self._link
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         slot, self._slot = self._slot, None
         if slot is not None:
-            await self._let_go(slot)
+            await self._let_go(slot, link)
             slot.release()
 
-    async def _let_go(self, slot: Slot) -> None:
-        link = self._link
+    async def _let_go(self, slot: Slot, link: Link | None) -> None:
         if link is None or link.is_lost:
             return
         link.on_confirm.pop(slot.number, None)
