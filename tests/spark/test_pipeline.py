@@ -126,6 +126,10 @@ def test_duplicates_and_late_rows_are_dropped_and_state_that_is_lost_is_replayed
     (status,) = (one for one in running.status() if one.name == "unique-orders")
     assert status.rows_too_late == 1
     assert status.state_rows == 3
+    assert status.rows_in_all == 3
+    assert 0 < status.write_seconds <= status.seconds
+    assert status.watermark is not None
+    assert status.watermark_lag_seconds > 3_600, "the orders are of a day that has passed"
 
     # A power cut takes the state. That is told with the command that helps, and nothing is changed.
     damage(tmp_path / "warehouse" / "checkpoints" / "unique-orders" / "state", gone=False)

@@ -35,6 +35,7 @@ class Followed:
     def __init__(self, reader: Reader, ledger: Ledger | None) -> None:
         self.reader = reader
         self.ledger = ledger
+        self.rows = 0
         self.rows_too_late = 0
         self._counted = -1
 
@@ -47,6 +48,7 @@ class Followed:
         """Add what a report tells, unless it was told before."""
         if report.batchId > self._counted:
             self._counted = report.batchId
+            self.rows += report.numInputRows
             self.rows_too_late += sum(
                 one.numRowsDroppedByWatermark for one in report.stateOperators
             )
@@ -120,6 +122,16 @@ def progress_of(report: Any) -> Progress:
         watermark_ms=_milliseconds(watermark) if watermark else 0,
         stateful=bool(report.stateOperators),
     )
+
+
+def watermark_lag_of(report: Any) -> float:
+    """How far the watermark was behind the clock when the micro-batch began, in seconds.
+
+    0 without a watermark, and while it is where it starts, in 1970.
+    """
+    watermark = (report.eventTime or {}).get("watermark")
+    reached = _milliseconds(watermark) if watermark else 0
+    return max(0, _milliseconds(report.timestamp) - reached) / 1_000 if reached else 0.0
 
 
 def _milliseconds(time: str) -> int:

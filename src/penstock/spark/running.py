@@ -14,7 +14,7 @@ from penstock.pressure import DegradationDirective
 from penstock.spark.checkpoint import ready_checkpoint
 from penstock.spark.degrading import LagLevels
 from penstock.spark.kafka_topics import write_topics
-from penstock.spark.listener import Followed, follow_as, is_followed
+from penstock.spark.listener import Followed, follow_as, is_followed, watermark_lag_of
 from penstock.spark.pipeline import Output, Pipeline
 from penstock.spark.reader import Reader, reader_of
 from penstock.spark.session import make_active
@@ -48,15 +48,21 @@ class OutputStatus:
     """The number of the last one, -1 before the first."""
     rows: int
     """Read in the last micro-batch."""
+    rows_in_all: int
+    """Read since the query was started."""
     input_rows_per_second: float
     processed_rows_per_second: float
     seconds: float
     """That the last micro-batch took."""
+    write_seconds: float
+    """Of these: from the first row that was read to the commit of the sink."""
     state_rows: int
     state_bytes: int
     rows_too_late: int
     """Dropped since the query was started, because they were behind the watermark."""
     watermark: str | None
+    watermark_lag_seconds: float
+    """How far the watermark was behind the clock; 0 without one, or before it moved."""
     error: str | None
 
 
@@ -273,13 +279,16 @@ class RunningPipeline:
             running=query.isActive,
             micro_batch=progress.batchId if progress else -1,
             rows=progress.numInputRows if progress else 0,
+            rows_in_all=self._followed[name].rows,
             input_rows_per_second=progress.inputRowsPerSecond if progress else 0.0,
             processed_rows_per_second=progress.processedRowsPerSecond if progress else 0.0,
             seconds=progress.batchDuration / 1_000 if progress else 0.0,
+            write_seconds=progress.durationMs.get("addBatch", 0) / 1_000 if progress else 0.0,
             state_rows=sum(one.numRowsTotal for one in state),
             state_bytes=sum(one.memoryUsedBytes for one in state),
             rows_too_late=self._followed[name].rows_too_late,
             watermark=(progress.eventTime or {}).get("watermark") if progress else None,
+            watermark_lag_seconds=watermark_lag_of(progress) if progress else 0.0,
             error=_first_line(failure),
         )
 
