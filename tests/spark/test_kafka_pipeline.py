@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,11 @@ def test_rows_are_those_of_a_log_and_keys_go_where_the_transport_sends_them(
     assert [one.dataType for one in copied.schema] == [one.dataType for one in rows.schema]
     found = {bytes(row.key): (bytes(row.value), row.partition) for row in copied.collect()}
     assert found == {key: (key, fnv1a(key) % 3) for key in keys}
+    with ThreadPoolExecutor(1) as another:
+        counting = another.submit(
+            lambda: read_topics(spark, server.url, "rows", stream=False).count()
+        )
+        assert counting.result(60) == len(keys), "each thread of Java finds the connector"
     with pytest.raises(PySparkException, match="read_topics"):
         spark.read.format("penstock").option("subscribe", "rows").load(server.url).count()
     with pytest.raises(UnknownTopic, match="no topic 'missing' in Kafka"):

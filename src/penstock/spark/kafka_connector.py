@@ -68,7 +68,7 @@ def add_connector(spark: SparkSession) -> None:
         java.java.lang.Thread.currentThread().setContextClassLoader(loader)
 
 
-_ADDED = "penstock.kafka.connector"
+_ADDED = "_penstock_kafka_connector"
 
 
 def _has_loaded(spark: SparkSession) -> bool:
