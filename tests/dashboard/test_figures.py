@@ -1,5 +1,6 @@
 """What the numbers say, without a browser."""
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import MessageBus, ScalableMessageBus
-from penstock.dashboard import figures, texts
+from penstock.dashboard import figures, style, texts
 from penstock.dashboard.figures import BAD, GOOD, NOTICE, LagPoint
 from penstock.dashboard.sampler import GROUPS_MAX, POINTS_MAX, Sampler
 from penstock.observe import (
@@ -184,3 +185,33 @@ def test_times_are_utc_unless_they_say_otherwise():
     assert texts.parse_time("2026-03-01 12:00") == 1_772_366_400_000
     assert texts.parse_time("2026-03-01T12:00:00+01:00") == 1_772_362_800_000
     assert texts.parse_time("yesterday") is None
+
+
+# Colours
+
+
+def channel(value: int) -> float:
+    share = value / 255
+    return share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4
+
+
+def luminance(colour: str) -> float:
+    red, green, blue = (channel(int(colour[place : place + 2], 16)) for place in (1, 3, 5))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", [":root", "body.body--dark"])
+def test_text_can_be_read_on_its_ground_light_and_dark(theme):
+    block = style.CSS.partition(f"{theme} {{")[2].partition("}")[0]
+    colours = dict(re.findall(r"(--ps-[\w-]+): (#\w{6})", block))
+    for text in ("text", "dim", "accent"):
+        for ground in ("bg", "card", "code"):
+            assert contrast(colours[f"--ps-{text}"], colours[f"--ps-{ground}"]) >= 4.5
+    for mood in ("good", "notice", "bad"):
+        assert contrast(colours[f"--ps-{mood}"], colours[f"--ps-{mood}-soft"]) >= 4.5
+    assert contrast(colours["--ps-accent"], colours["--ps-soft"]) >= 4.5

@@ -58,8 +58,11 @@ class Move:
         difference = self.after - self.before
         if difference == 0:
             return "Nothing changes."
-        records = f"{abs(difference):,} records"
-        return f"{records} come again." if difference < 0 else f"{records} are passed over."
+        one = abs(difference) == 1
+        records = texts.plural(abs(difference), "record")
+        if difference < 0:
+            return f"{records} {'comes' if one else 'come'} again."
+        return f"{records} {'is' if one else 'are'} passed over."
 
 
 async def preview(source: Source, group: GroupSnapshot, to: Target) -> list[Move]:

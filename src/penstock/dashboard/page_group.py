@@ -182,9 +182,8 @@ class _Seek:
         details = [f"partition {one.partition}: {one.text()}" for one in self._moves]
         what = f"This moves {group.group} on {group.topic}."
         if group.members:
-            what += (
-                f" It has {len(group.members)} members: the seek is refused until they are stopped."
-            )
+            many = texts.plural(len(group.members), "member")
+            what += f" It has {many}: the seek is refused until that is stopped."
         if not await parts.confirm("Seek the group?", what, "Seek", details):
             return
         source = self._board.source_of_group(group.source)

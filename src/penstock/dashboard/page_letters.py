@@ -131,7 +131,7 @@ class _Letters:
 
     async def _purge(self) -> None:
         if (ids := self._ids()) and await confirm_purge(len(ids)):
-            parts.tell(f"Purged {await self._current().purge(ids):,} dead letters.")
+            parts.tell(f"Purged {texts.plural(await self._current().purge(ids), 'dead letter')}.")
             self._table.choose(every=False)
             await self._refresh()
 
@@ -185,14 +185,14 @@ async def show_steps(steps: list[Step]) -> None:
 async def confirm_replay(steps: list[Step]) -> bool:
     """Ask, with what a dry run says."""
     fine = sum(one.problem is None for one in steps)
-    what = f"This publishes {fine:,} messages again, to where they came from."
-    return await parts.confirm("Replay?", what, "Replay", step_lines(steps))
+    what = f"This publishes {texts.plural(fine, 'message')} again, to the topic each came from."
+    return await parts.confirm("Replay?", what, "Replay", step_lines(steps), "main-action")
 
 
 def tell_steps(steps: list[Step]) -> None:
     """What a replay did."""
     stays = [one for one in steps if one.problem is not None]
-    told = f"Replayed {len(steps) - len(stays):,} dead letters."
+    told = f"Replayed {texts.plural(len(steps) - len(stays), 'dead letter')}."
     if stays:
         told += f" {len(stays):,} stay: {stays[0].problem}"
     parts.tell(told, bad=bool(stays))
@@ -200,5 +200,6 @@ def tell_steps(steps: list[Step]) -> None:
 
 async def confirm_purge(count: int) -> bool:
     """Ask."""
-    what = f"This throws {count:,} dead letters away, with their messages. There is no way back."
+    many = texts.plural(count, "dead letter")
+    what = f"This throws {many} away, with the payload. There is no way back."
     return await parts.confirm("Purge?", what, "Purge")

@@ -26,6 +26,7 @@ COLUMNS = (
     Column("value", "Value", classes="ps-wide ps-mono"),
 )
 TAIL_SECONDS = 1.0
+RECORDS_PAGE = 10
 
 
 def build(source: str = "", topic: str = "") -> None:
@@ -64,7 +65,12 @@ class _Records:
             COLUMNS,
             lambda: parts.empty("No records", nothing, icon="search"),
             action=("Show", "offset", self._show),
+            rows_page=RECORDS_PAGE,
         )
+
+    def hide(self) -> None:
+        """Show nothing, until there is something to say."""
+        self._table.hide()
 
     def set(self, records: Iterable[Record]) -> None:
         """Show these."""
@@ -116,6 +122,8 @@ class _Follower:
         with parts.card("Newest records"):
             self._follow = ui.switch("Follow", value=True)
             self._records = _Records("Newest records", "Nothing was published to the topic yet.")
+        self._records.hide()
+        self._looked = False
         ui.timer(TAIL_SECONDS, self._tick)
 
     async def _tick(self) -> None:
@@ -123,7 +131,8 @@ class _Follower:
             return
         self._busy = True
         try:
-            if await self._tail.look():
+            if await self._tail.look() or not self._looked:
+                self._looked = True
                 self._records.set(self._tail.records)
         except Exception as error:
             self._follow.value = False
@@ -160,8 +169,8 @@ class _Finder:
         for field in form.descendants():
             if isinstance(field, ui.input):
                 field.on("keydown.enter", self._begin)
-        self._results = [self._bar, self._found._table.table, self._found._table._nothing]
-        for one in (*self._results, self._end, self._more):
+        self._found.hide()
+        for one in (self._bar, self._end, self._more):
             one.set_visibility(False)
         ui.context.client.on_delete(self._cancel)
 

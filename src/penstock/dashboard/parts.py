@@ -239,7 +239,9 @@ class Table:
         *,
         action: tuple[str, str, Callable[[str], Any]] | None = None,
         selection: bool = False,
+        rows_page: int = ROWS_PAGE,
     ) -> None:
+        self._rows_page = rows_page
         defined = [one.definition() for one in columns]
         if action is not None:
             name, about, _ = action
@@ -251,7 +253,7 @@ class Table:
             columns=defined,
             row_key="id",
             selection="multiple" if selection else None,
-            pagination=ROWS_PAGE,
+            pagination=rows_page,
         ).classes("ps-table")
         self.table.props["table-aria-label"] = label
         self.table.props.update({"aria-label": label, "flat": True, "hide-no-data": True})
@@ -277,10 +279,16 @@ class Table:
             return
         self._rows = rows
         self.table.rows = rows
-        self.table.props["hide-pagination"] = len(rows) <= ROWS_PAGE
+        self.table.props["hide-pagination"] = len(rows) <= self._rows_page
         self.table.update()
         self.table.set_visibility(bool(rows))
         self._nothing.set_visibility(not rows)
+
+    def hide(self) -> None:
+        """Show neither rows nor what is said when there are none, until rows are set."""
+        self._rows = None
+        self.table.set_visibility(False)
+        self._nothing.set_visibility(False)
 
     @property
     def chosen(self) -> list[str]:
@@ -297,7 +305,9 @@ class Table:
 # Asking and telling
 
 
-async def confirm(title: str, what: str, yes: str, details: Sequence[str] = ()) -> bool:
+async def confirm(
+    title: str, what: str, yes: str, details: Sequence[str] = (), kind: str = "danger"
+) -> bool:
     """Ask before something is done that cannot be undone. Escape means no."""
     with ui.dialog() as dialog, ui.card().classes("ps-ask"):
         heading(title)
@@ -307,7 +317,7 @@ async def confirm(title: str, what: str, yes: str, details: Sequence[str] = ()) 
         with row():
             button("Cancel", lambda: dialog.submit(False)).props("autofocus")
             ui.element("div").classes("ps-space")
-            button(yes, lambda: dialog.submit(True), "danger")
+            button(yes, lambda: dialog.submit(True), kind)
     dialog.props["aria-label"] = title
     answer = await dialog
     dialog.clear()

@@ -64,6 +64,7 @@ body { background: var(--ps-bg) !important; color: var(--ps-text);
 .ps-tile[data-mood=bad] dd { color: var(--ps-bad); }
 .ps-tile[data-mood=notice] dd { color: var(--ps-notice); }
 .ps-two { display: grid; gap: 16px; grid-template-columns: repeat(2, minmax(0, 1fr)); width: 100%; }
+.ps-card > .q-btn, .q-dialog .q-card > .q-btn { align-self: flex-start; }
 .ps-row { display: flex; flex-wrap: wrap; gap: 10px; align-items: center; width: 100%; }
 .ps-fields { display: grid; gap: 12px; grid-template-columns: repeat(auto-fill, minmax(180px, 1fr));
   width: 100%; align-items: start; }

@@ -22,6 +22,11 @@ def count(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def plural(number: int, what: str) -> str:
+    """``1 record``, ``2 records``."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def rate(number: float) -> str:
     """Something per second."""
     return f"{number:.1f}/s" if 0 < number < 10 else f"{count(number)}/s"
