@@ -270,3 +270,14 @@ def test_a_topic_is_emptied_from_the_oldest_on(bad_records):
     assert ids(bad_records) == [third]
     bad_records("dlq", "replay", "--all", "--yes")
     assert ids(bad_records) == []
+
+
+def test_what_would_steer_a_terminal_is_not_written_to_it(penstock):
+    evil = b"\x1b]0;owned\x07\x1b[31mred\r\x9b2J\n"
+    penstock("produce", "sales.dead-letters", "--create", "-q", "--whole", stdin=evil)
+    (letter,) = ids(penstock)
+    for words in (["dlq", "list"], ["dlq", "show", letter]):
+        shown = penstock(*words).data
+        assert b"red" in shown
+        assert not any(code in shown.decode() for code in "\x1b\x07\r\x9b")
+    assert penstock("consume", "sales.dead-letters", "-f", "%v").data == evil, "as it is"

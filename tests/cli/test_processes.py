@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 
@@ -224,6 +226,23 @@ def test_tables_on_a_terminal(tmp_path):
     finally:
         os.close(ours)
         os.close(theirs)
+
+
+def test_a_dashboard_is_served_until_ctrl_c(shop):
+    pytest.importorskip("nicegui", reason="needs penstock[dashboard]")
+    served = shop.start("dashboard", "--port", 0, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert served.stdout is not None
+        told = served.stdout.readline().decode()
+        address = re.search(r"http://127\.0\.0\.1:\d+", told)
+        assert address is not None, told
+        with urllib.request.urlopen(f"{address[0]}/healthz", timeout=60) as answer:
+            assert answer.status == 200
+        served.send_signal(signal.SIGINT)
+        assert served.wait(60) == 0
+    finally:
+        served.kill()
+        served.communicate()
 
 
 # Without the extra
