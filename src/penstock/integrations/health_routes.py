@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from penstock.errors import MissingExtra
+from penstock import errors
 from penstock.observe import CONTENT_TYPE, Observer, Stall, prometheus_text
 
 Scope = MutableMapping[str, Any]
@@ -61,7 +61,7 @@ class HealthRoutes:
     def _metrics(self) -> tuple[int, str, bytes]:
         try:
             return OK, CONTENT_TYPE, prometheus_text(self._observer)
-        except MissingExtra as missing:
+        except errors.MissingExtra as missing:
             return NOT_THERE, "text/plain; charset=utf-8", str(missing).encode()
 
 

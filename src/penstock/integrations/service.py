@@ -9,10 +9,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Self, TypeVar
 
-import penstock
-from penstock import ScalableMessageBus
+from penstock import ScalableMessageBus, errors
+from penstock import open as open_bus
 from penstock.bus import StopReport
-from penstock.errors import InvalidOption, UsageError
 from penstock.observe import Observer
 
 logger = logging.getLogger("penstock.integrations")
@@ -52,13 +51,13 @@ class Service:
         **options: Any,
     ) -> None:
         if not 0 < drain_seconds < float("inf"):
-            raise InvalidOption(
+            raise errors.InvalidOption(
                 f"drain_seconds is {drain_seconds}: use more than 0", option="drain_seconds"
             )
         self.observer = observer or Observer()
         self.report: StopReport | None = None
         """What the last stop could not finish."""
-        self._open: OpenBus = url if callable(url) else lambda: penstock.open(url, **options)
+        self._open: OpenBus = url if callable(url) else lambda: open_bus(url, **options)
         self._drain_seconds = drain_seconds
         self._also = also
         self._handlers: list[Callable[[ScalableMessageBus], object]] = []
@@ -109,7 +108,7 @@ class Service:
     async def start(self) -> None:
         """Open the bus, register the handlers, begin to look."""
         if self._stack is not None:
-            raise UsageError("the service runs already")
+            raise errors.UsageError("the service runs already")
         async with AsyncExitStack() as stack:
             bus = await stack.enter_async_context(self._open())
             for prepare in self._handlers:
@@ -144,7 +143,7 @@ class Service:
     def bus(self) -> ScalableMessageBus:
         """The bus, while the application runs."""
         if self._bus is None:
-            raise UsageError(
+            raise errors.UsageError(
                 "the service does not run: give its lifespan to the application, or use async with"
             )
         return self._bus

@@ -5,8 +5,9 @@ is a value that everything else reads.
 """
 
 from penstock.bus.histogram import Durations
-from penstock.observe.catalogue import METRICS, Kind, Metric
+from penstock.observe.catalogue import METRICS
 from penstock.observe.logs import FIELDS, JsonFormatter, MessageFields
+from penstock.observe.metric import Kind, Metric
 from penstock.observe.observer import Observer
 from penstock.observe.otel import OpenTelemetryMetrics
 from penstock.observe.prometheus import CONTENT_TYPE, PrometheusCollector, prometheus_text
@@ -28,13 +29,12 @@ from penstock.observe.values import (
     TransportSnapshot,
 )
 
-__all__ = [
-    "CONTENT_TYPE",
-    "FIELDS",
-    "METRICS",
+__all__ = [  # noqa: RUF022 - in the order of the alphabet, constants too
     "BusSnapshot",
+    "CONTENT_TYPE",
     "Cause",
     "Durations",
+    "FIELDS",
     "GroupKind",
     "GroupPartition",
     "GroupSnapshot",
@@ -44,6 +44,7 @@ __all__ = [
     "Kind",
     "LogPartition",
     "LogSnapshot",
+    "METRICS",
     "MessageFields",
     "Metric",
     "Observer",

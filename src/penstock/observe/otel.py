@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.errors import MissingExtra
-from penstock.observe.catalogue import METRICS, Kind, Metric
+from penstock.observe.catalogue import METRICS
+from penstock.observe.metric import Kind, Metric
 from penstock.observe.observer import Observer
 from penstock.observe.values import Snapshot
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.bus.histogram import NANOSECONDS, Durations
 from penstock.errors import MissingExtra
-from penstock.observe.catalogue import METRICS, PREFIX, Kind, Metric
+from penstock.observe.catalogue import METRICS
+from penstock.observe.metric import PREFIX, Kind, Metric
 from penstock.observe.observer import Observer
 from penstock.observe.values import Snapshot
 
