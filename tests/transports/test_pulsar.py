@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import sys
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -17,8 +16,6 @@ from penstock.errors import (
     DeadlineExceeded,
     Fenced,
     InvalidName,
-    InvalidOption,
-    MissingExtra,
     NotSupported,
     RecordTooLarge,
     SubscriberBusy,
@@ -28,7 +25,7 @@ from penstock.errors import (
 )
 from penstock.testing import TransportConformance
 from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, values_of
-from penstock.transports import TransportRegistry, open_transport, pulsar_keys
+from penstock.transports import open_transport, pulsar_keys
 from penstock.transports.pulsar import PulsarTransport, native_hash
 from penstock.transports.pulsar_keys import KEEPER, PulsarKeys, TopicKeys
 from tests.transports.proxy import Proxy
@@ -434,66 +431,6 @@ async def test_tls_checks_the_brokers(server, topic):
         await open_transport(url).open()
 
 
-def test_a_password_is_part_of_no_text(monkeypatch):
-    secret = "canary-of-the-tests"
-    transport = PulsarTransport(f"pulsar://ann:{secret}@localhost")
-    assert secret not in f"{transport!r} {transport._settings}"
-    monkeypatch.delenv("PENSTOCK_PULSAR_TOKEN", raising=False)
-    header = transport._settings.authorization()
-    assert header is not None
-    assert header.startswith("Basic ")
-    monkeypatch.setenv("PENSTOCK_PULSAR_PASSWORD", secret)
-    settings = PulsarTransport("pulsar://ann@localhost")._settings
-    assert settings.authorization() == header
-    assert settings.shown(f"a {secret}") == "a ***"
-
-
-@pytest.mark.parametrize(
-    ("url", "option"),
-    [
-        ("pulsar://", "url"),
-        ("pulsar://host/one", "url"),
-        ("pulsar://host/one/two/three", "url"),
-        ("pulsar://host?wings=2", "wings"),
-        ("pulsar://host?auto_create=maybe", "auto_create"),
-        ("pulsar://host?timeout=-1", "timeout"),
-        ("pulsar://host?connect_seconds=soon", "connect_seconds"),
-        ("pulsar://host?partitioner=murmur2", "partitioner"),
-        ("pulsar://host?compression=tar", "compression"),
-        ("pulsar://host?admin_url=host:8080", "admin_url"),
-        ("pulsar://host?options=1", "options"),
-    ],
-)
-def test_options_are_checked(url, option):
-    with pytest.raises(InvalidOption) as refused:
-        open_transport(url)
-    assert refused.value.option == option
-
-
-def test_native_options_are_checked():
-    with pytest.raises(InvalidOption, match="io_threads"):
-        PulsarTransport("pulsar://host", options={"io_thread": 2})
-
-
-def test_a_url_says_where_the_brokers_and_their_http_are():
-    settings = PulsarTransport("pulsar://a,b:99/shop/eu?timeout=2.5")._settings
-    assert settings.service_url == "pulsar://a:6650,b:99"
-    assert settings.admin_url == "http://a:8080"
-    assert (settings.tenant, settings.namespace, settings.timeout) == ("shop", "eu", 2.5)
-    settings = PulsarTransport("pulsar+ssl://a:99,b")._settings
-    assert settings.service_url == "pulsar+ssl://a:99,b:6651"
-    assert settings.admin_url == "https://a:8443"
-    assert settings.full("orders") == "persistent://public/default/orders"
-
-
-def test_without_the_client_the_error_names_the_extra(monkeypatch):
-    for name in [one for one in sys.modules if one.startswith("penstock.transports.pulsar")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "pulsar", None)
-    with pytest.raises(MissingExtra, match=r"penstock\[pulsar\]"):
-        TransportRegistry().make("pulsar://localhost")
-
-
 # Topics and records
 
 
@@ -674,17 +611,6 @@ async def test_names_with_dots_are_kept_apart_and_those_of_partitions_are_refuse
         assert set(names) <= set(await transport.topics())
         with pytest.raises(InvalidName, match="partition"):
             await transport.create_topic("orders-partition-1")
-
-
-def test_the_native_partitioner_is_that_of_pulsars_client_in_java():
-    # String.hashCode, without its sign.
-    assert [native_hash(key) for key in (b"", b"a", b"hello", "ü€".encode())] == [
-        0,
-        97,
-        99162322,
-        252 * 31 + 8364,
-    ]
-    assert native_hash(b"polygenelubricants") == 0
 
 
 async def test_the_native_partitioner_is_used_when_it_is_asked_for(server, topic):

@@ -113,8 +113,10 @@ class PulsarServer:
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self.folder = folder
-        self.port, self.http_port, self.proxy_port, self._bookie_port = free_ports(4)
-        self.tls_port, self.https_port = free_ports(2)
+        # All at once, so that they differ.
+        ports = iter(free_ports(6))
+        self.port, self.http_port, self.proxy_port = next(ports), next(ports), next(ports)
+        self.tls_port, self.https_port, self._bookie_port = ports
         self.certificate = folder / "cert.pem"
         self._settings = dict(settings or {})
         self._process: subprocess.Popen[bytes] | None = None
