@@ -25,6 +25,7 @@ from penstock.hashing import fnv1a
 from penstock.testing import TransportConformance
 from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, values_of
 from penstock.transports import open_transport
+from tests.transports.application import check_application
 from tests.transports.proxy import Proxy
 from tests.transports.servers.kafka import KafkaServer, free_ports, kafka_server
 
@@ -538,3 +539,11 @@ async def test_a_broker_that_stands_still_for_a_while_loses_nothing(server, tran
                 # Those that came before may come again: the broker did not answer within the lease.
                 got |= set(values_of((await consumer.next_batch()).records))
         assert got == set(numbered(10))
+
+
+# The same application as everywhere
+
+
+@pytest.mark.timeout(240)
+def test_the_same_application_runs_on_it(server, tmp_path):
+    check_application(server.url, tmp_path)

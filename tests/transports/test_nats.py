@@ -28,6 +28,7 @@ from penstock.transports import TransportRegistry, nats_consumer, open_transport
 from penstock.transports.nats import NatsTransport
 from penstock.transports.nats_keys import NatsKeys
 from penstock.transports.nats_records import delivered
+from tests.transports.application import check_application
 from tests.transports.proxy import Proxy
 from tests.transports.servers.nats import free_port, nats_server
 
@@ -581,3 +582,11 @@ async def test_keys_are_replaced_at_their_revision_only(server):
         await bucket.delete("groups.a=b.g")
         assert await keys.get(key) is None
         assert await keys.put(key, b"4", 0) is not None
+
+
+# The same application as everywhere
+
+
+@pytest.mark.timeout(240)
+def test_the_same_application_runs_on_it(server, tmp_path):
+    check_application(server.url, tmp_path)

@@ -31,6 +31,7 @@ from penstock.system import System
 from penstock.testing import TransportConformance
 from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, values_of
 from penstock.transports import TransportRegistry, open_transport
+from tests.transports.application import check_application
 from tests.transports.proxy import Proxy
 from tests.transports.servers.redis import DURABLE, free_port, redis_server
 from tests.transports.test_group_kills import MEMBERS, check, run
@@ -619,3 +620,11 @@ async def test_members_are_killed_and_stopped_for_long():
             url = f"{own.url}?prefix=kills-{number}"
             ledger, everything = await run(url, seed + number, 20)
             check(ledger, everything, kills_max=20 + MEMBERS)
+
+
+# The same application as everywhere
+
+
+@pytest.mark.timeout(240)
+def test_the_same_application_runs_on_it(server, tmp_path):
+    check_application(server.url, tmp_path)
