@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from penstock import WalMessageQueue, errors
@@ -30,6 +30,8 @@ class Board:
     ) -> None:
         self.observer = observer
         self.sampler = Sampler(observer, sample_seconds)
+        self.locked = False
+        """Whether people have to log in."""
         self._home = home
         self._sources: dict[str, Source] = {}
 
@@ -81,6 +83,15 @@ class Board:
             if isinstance(part, Transport) and name in (one, part.name):
                 return self.source(one)
         return self.source(name)
+
+    async def broker_topics(self) -> dict[str, Sequence[str]]:
+        """The topics of each broker, whether a group reads them or not."""
+        sources = self.sources()
+        return {
+            name: await source.topics()
+            for name, source in sources.items()
+            if isinstance(source, BrokerSource)
+        }
 
     # Dead letters
 

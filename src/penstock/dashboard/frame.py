@@ -55,6 +55,8 @@ def _header(drawer: ui.left_drawer, board: Board) -> None:
         ui.element("div").classes("ps-space")
         clock = parts.text("span", "", "ps-live")
         _theme()
+        if board.locked:
+            _log_out()
 
     def tick() -> None:
         latest = board.sampler.latest
@@ -85,6 +87,13 @@ def _theme() -> None:
     show()
 
 
+def _log_out() -> None:
+    # A form, as a link would let any page log somebody out.
+    with ui.element("form").props("method=post action=/logout").style("display: contents"):
+        made = ui.button(icon="logout", color=None).props("flat round dense type=submit")
+        made.props["aria-label"] = "Log out"
+
+
 def _drawer(path: str, board: Board) -> ui.left_drawer:
     drawer = ui.left_drawer().props("width=220 breakpoint=1023 no-swipe-open")
     with drawer, ui.element("nav").classes("ps-nav").props("id=ps-pages aria-label=Pages"):
@@ -112,9 +121,10 @@ def _link(place: str, name: str, icon: str) -> ui.link:
 
 
 def live(board: Board, draw: Callable[[], None]) -> None:
-    """Call something now, and again whenever there is something new."""
+    """Call something as soon as something was seen, and again whenever there is something new."""
     seen = board.sampler.samples
-    draw()
+    if seen:
+        draw()
 
     def tick() -> None:
         nonlocal seen

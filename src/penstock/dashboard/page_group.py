@@ -18,7 +18,7 @@ from penstock.dashboard.sampler import GroupKey
 from penstock.observe import GroupPartition, GroupSnapshot
 
 COLUMNS = (
-    Column("partition", "Partition", number=True),
+    Column("partition", "Partition"),
     Column("state", "State", mood="mood"),
     Column("committed", "Committed", number=True),
     Column("end", "End", number=True),
@@ -27,7 +27,7 @@ COLUMNS = (
     Column("progress", "Last progress", number=True, shown="progress_text"),
 )
 MOVE_COLUMNS = (
-    Column("id", "Partition", number=True),
+    Column("id", "Partition"),
     Column("before", "Is at", number=True),
     Column("after", "Would go to", number=True),
     Column("text", "So"),

@@ -60,7 +60,7 @@ def row_of(query: QuerySnapshot) -> dict[str, Any]:
         "processed_text": texts.rate(query.processed_rows_per_second),
         "batch": query.micro_batch,
         "seconds": round(query.batch_seconds, 3),
-        "seconds_text": texts.seconds(query.batch_seconds),
+        "seconds_text": f"{texts.seconds(query.batch_seconds)}, writes {texts.seconds(query.write_seconds)}",
         "lag": query.lag_records,
         "lag_text": f"{texts.count(query.lag_records)}, {texts.seconds(query.lag_seconds)}",
         "rows": query.state_rows,
@@ -68,5 +68,7 @@ def row_of(query: QuerySnapshot) -> dict[str, Any]:
         "bytes": query.state_bytes,
         "bytes_text": texts.size(query.state_bytes),
         "late": query.rows_too_late,
-        "watermark": query.watermark or "–",
+        "watermark": f"{texts.seconds(query.watermark_lag_seconds)} behind"
+        if query.watermark
+        else "–",
     }

@@ -32,7 +32,7 @@ RECORDS_PAGE = 10
 def build(source: str = "", topic: str = "") -> None:
     """The page."""
     with frame(topic or "Topic", "/topics", f"Topic in {source}") as board:
-        if source not in board.sources():
+        if source not in board.sources() or not topic:
             parts.empty("There is no such topic", "Choose one from the list of topics.")
             ui.link("All topics", "/topics")
             return

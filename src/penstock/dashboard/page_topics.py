@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -10,7 +11,7 @@ from nicegui import ui
 from penstock.dashboard import parts, texts
 from penstock.dashboard.frame import frame, live
 from penstock.dashboard.letters_log import JOURNAL
-from penstock.dashboard.parts import Column, Table
+from penstock.dashboard.parts import Column, Table, careful
 from penstock.observe import Snapshot, TopicSnapshot
 
 COLUMNS = (
@@ -23,6 +24,7 @@ COLUMNS = (
     Column("lag", "Largest lag", number=True, shown="lag_text"),
     Column("state", "State", mood="mood"),
 )
+BROKER_SECONDS = 5.0
 
 
 def build() -> None:
@@ -32,9 +34,13 @@ def build() -> None:
             wanted = parts.field("Find a topic").classes("ps-grow")
             journals = ui.switch("Show journals")
         table = Table("Topics", COLUMNS, _nothing)
+        brokers: dict[str, Sequence[str]] = {}
+
+        async def ask_brokers() -> None:
+            brokers.update(await board.broker_topics())
 
         def draw() -> None:
-            rows = rows_of(board.sampler.latest)
+            rows = rows_of(board.sampler.latest, brokers)
             text = wanted.value or ""
             table.set(
                 [
@@ -47,6 +53,7 @@ def build() -> None:
         wanted.on_value_change(draw)
         journals.on_value_change(draw)
         live(board, draw)
+        ui.timer(BROKER_SECONDS, careful(ask_brokers))
 
 
 def _nothing() -> ui.element:
@@ -63,15 +70,13 @@ def address(source: str, topic: str) -> str:
     return f"/topic?{urlencode({'source': source, 'topic': topic})}"
 
 
-def rows_of(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """The topics of logs, and those of brokers that groups read."""
+def rows_of(
+    snapshot: Snapshot, brokers: Mapping[str, Sequence[str]] | None = None
+) -> list[dict[str, Any]]:
+    """The topics of logs, and those of brokers."""
     rows = [_row(one, snapshot) for one in snapshot.topics]
-    known = {(one["source"], one["topic"]) for one in rows}
-    brokers = {one.name for one in snapshot.transports}
-    for group in snapshot.groups:
-        if group.source in brokers and (group.source, group.topic) not in known:
-            known.add((group.source, group.topic))
-            rows.append(_broker_row(group.source, group.topic, snapshot))
+    for source, topics in (brokers or {}).items():
+        rows += [_broker_row(source, topic, snapshot) for topic in topics]
     return rows
 
 
@@ -95,7 +100,7 @@ def _broker_row(source: str, topic: str, snapshot: Snapshot) -> dict[str, Any]:
     groups = [one for one in snapshot.groups if (one.source, one.topic) == (source, topic)]
     return {
         **_common(source, topic, snapshot),
-        "partitions": max(len(one.partitions) for one in groups),
+        "partitions": max((len(one.partitions) for one in groups), default=0) or "–",
         "records": 0,
         "records_text": "–",
         "bytes": 0,

@@ -271,7 +271,7 @@ class Table:
             self.table.on("act", lambda event: handler(event.args))
         self._nothing = nothing()
         self._rows: list[dict[str, Any]] | None = None
-        self.set([])
+        self.hide()
 
     def set(self, rows: list[dict[str, Any]]) -> None:
         """Show these rows."""

@@ -25,6 +25,7 @@ def application(board: Board, gate: Gate) -> Any:
     claim(board)
     app = _application()
     app.state.gate = gate
+    board.locked = gate.locked
     return app
 
 
