@@ -22,7 +22,7 @@ SHOWN = [
     "events_published_total",
     "events_processed_total",
     "events_failed_total",
-    "commands_executed_total",
+    "commands_published_total",
     "commands_processed_total",
     "commands_failed_total",
     "event_processing_duration_seconds_bucket",

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from penstock.errors import DamagedFile
 from penstock.log.group_file import GroupFile
 from penstock.log.group_state import GroupMember, GroupState, expired
 from penstock.log.head import Head
@@ -66,6 +67,8 @@ class LookedAt:
     """By group."""
     readers: Mapping[str, Readers]
     """By group, for those that ever had members."""
+    troubles: Sequence[str]
+    """What could not be read, one sentence each."""
 
 
 def look_at(topic: OpenTopic, info: Callable[[OpenTopic], list[RetentionInfo]]) -> LookedAt:
@@ -73,16 +76,18 @@ def look_at(topic: OpenTopic, info: Callable[[OpenTopic], list[RetentionInfo]]) 
     around = topic.around
     groups = sorted(TopicFile(around.store, topic.name).read().subscribers)
     infos = info(topic)
-    return LookedAt(
-        heads=[log.read_head() for log in topic.logs[: len(infos)]],
-        infos=infos,
-        lags={group: lags_of(topic, group) for group in groups},
-        readers={
-            group: _readers(topic, group)
-            for group in groups
-            if around.store.exists(group_state_key(group))
-        },
-    )
+    lags: dict[str, Sequence[PartitionLag]] = {}
+    readers: dict[str, Readers] = {}
+    troubles: list[str] = []
+    for group in groups:
+        try:
+            lags[group] = lags_of(topic, group)
+            if around.store.exists(group_state_key(group)):
+                readers[group] = _readers(topic, group)
+        except DamagedFile as damage:
+            troubles.append(f"group {group!r} cannot be looked at: {damage}")
+    heads = [log.read_head() for log in topic.logs[: len(infos)]]
+    return LookedAt(heads, infos, lags, readers, troubles)
 
 
 def _readers(topic: OpenTopic, group: str) -> Readers:

@@ -144,10 +144,10 @@ BUS_METRICS: tuple[Metric, ...] = (
         _figure("events_unsettled"),
     ),
     Metric(
-        "commands_executed",
+        "commands_published",
         COUNTER,
         BUS,
-        "Commands that were executed.",
+        "Commands that the bus was given to execute.",
         _figure("commands_executed"),
     ),
     Metric(

@@ -166,6 +166,8 @@ class WatchedLog(Watched):
     def troubles(self) -> Iterable[str]:
         if self.error is not None:
             yield f"the log {self.name!r} cannot be looked at: {self.error}"
+        for looked in self._topics.values():
+            yield from looked.troubles
         for name, topic in self._queue.statistics().topics.items():
             for one in topic.partitions:
                 if one.poisoned is not None:
