@@ -65,7 +65,7 @@ async def test_a_query_is_a_group_that_may_stall():
     clock.advance(30)
     [stall] = (await observer.look()).stalls
     assert (stall.group, stall.cause) == ("shop.paid", Cause.NO_PROGRESS)
-    queries.told = replace(STATUS, running=False, error="the disk is full")
+    queries.told = replace(STATUS, micro_batch=5, running=False, error="the disk is full")
     [stall] = (await observer.look()).stalls
     assert stall.cause is Cause.QUERY_FAILED
     assert "the disk is full" in stall.detail
