@@ -14,7 +14,7 @@ from penstock.dashboard.parts import Meter, Tiles
 from penstock.dashboard.sampler import Sampler
 from penstock.observe import Snapshot
 
-PUBLISHED, PROCESSED, APPENDED = "Events published", "Events processed", "Records appended"
+PUBLISHED, PROCESSED, APPENDED = "Events published", "Events processed", "Records written"
 LAG, OLDEST, LETTERS = "Lag in records", "Oldest unread", "Dead letters"
 MOODS = {
     BackpressureState.NORMAL: GOOD,

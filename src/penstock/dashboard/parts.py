@@ -65,7 +65,7 @@ class Tiles:
 
     def __init__(self, *names: str) -> None:
         self._tiles: dict[str, tuple[ui.element, TextElement]] = {}
-        with ui.element("dl").classes("ps-tiles").style("margin: 0"):
+        with ui.element("dl").classes("ps-tiles").style(f"--ps-tiles: {len(names)}"):
             for name in names:
                 with ui.element("div").classes("ps-tile") as tile:
                     text("dt", name)

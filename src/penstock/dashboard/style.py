@@ -54,8 +54,8 @@ body { background: var(--ps-bg) !important; color: var(--ps-text);
   min-width: 0; display: flex; flex-direction: column; gap: 12px; }
 .q-dialog .q-card { max-width: min(720px, 94vw); width: 720px; padding: 20px; color: var(--ps-text); }
 .q-dialog .q-card.ps-ask { width: 460px; }
-.ps-tiles { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(148px, 1fr));
-  width: 100%; }
+.ps-tiles { display: grid; gap: 12px; width: 100%; margin: 0;
+  grid-template-columns: repeat(var(--ps-tiles), minmax(0, 1fr)); }
 .ps-tile { background: var(--ps-card); border: 1px solid var(--ps-line); border-radius: 12px;
   padding: 14px 16px; min-width: 0; }
 .ps-tile dt { color: var(--ps-dim); font-size: 13px; }
@@ -128,6 +128,7 @@ body.body--dark .q-field__native, body.body--dark .q-field__input { color: var(-
 .ps-plain::before, .ps-main-action::before, .ps-danger::before { box-shadow: none !important; }
 .nicegui-skip-link { background: var(--ps-accent); color: #fff; border-radius: 0 0 8px 0; }
 
+@media (max-width: 1199px) { .ps-tiles { grid-template-columns: repeat(min(3, var(--ps-tiles)), minmax(0, 1fr)); } }
 @media (max-width: 800px) { .ps-two { grid-template-columns: minmax(0, 1fr); } }
 @media (max-width: 599px) {
   .ps-main { padding: 16px 12px; gap: 14px; }
