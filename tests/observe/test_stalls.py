@@ -342,3 +342,56 @@ async def test_a_blocked_event_loop_is_told_to_other_threads(system):
     assert stall.cause is Cause.LOOP_BLOCKED
     assert any("hold_up" in line for line in stall.stack)
     assert not free.stalls
+
+
+async def test_work_that_comes_after_a_long_rest_begins_anew(observer, system, clock):
+    gate = asyncio.Event()
+    async with running(MessageBus(system=system)) as bus:
+        observer.watch(bus)
+        bus.subscribe(Work, lambda _: gate.wait())
+        observer.snapshot()
+        clock.advance(1_000)
+        observer.snapshot()
+        bus.publish_nowait(Work(1))
+        clock.advance(STALL - 1)
+        assert not observer.snapshot().stalls, "it was idle, and that is no stall"
+
+
+async def test_a_log_that_was_idle_is_not_stalled_by_an_old_record(tmp_path, system, clock):
+    """Records may carry times of long ago; what counts is when the group had something to do."""
+    async with WalMessageQueue(tmp_path, system=system) as queue:
+        await queue.create_topic("orders")
+        async with queue.subscribe("orders", "billing") as records:
+            await records.commit()
+        observer = Observer(stall_seconds=STALL, system=system)
+        observer.watch(queue)
+        await observer.look()
+        clock.advance(1_000)
+        await observer.look()
+        await queue.publish("orders", b"1", timestamp=1)
+        clock.advance(STALL - 1)
+        assert not (await observer.look()).stalls
+        clock.advance(1)
+        assert len((await observer.look()).stalls) == 1
+
+
+async def test_one_handler_that_hangs_is_seen_while_others_go_on(observer, system, clock):
+    gate = asyncio.Event()
+    async with running(MessageBus(system=system)) as bus:
+        observer.watch(bus)
+
+        @bus.on(Work, concurrency=2)
+        async def charge(event):
+            if event.number == 0:
+                await gate.wait()
+
+        await bus.publish(Work(0))
+        await turn()
+        observer.snapshot()
+        for number in range(1, 4):
+            clock.advance(STALL / 3)
+            await bus.publish(Work(number))
+            await turn()
+            observer.snapshot()
+        [stall] = observer.snapshot().stalls
+        assert (stall.cause, stall.seconds) == (Cause.HANDLER, STALL)
