@@ -28,6 +28,7 @@ from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, va
 from penstock.transports import open_transport, pulsar_keys
 from penstock.transports.pulsar import PulsarTransport, native_hash
 from penstock.transports.pulsar_keys import KEEPER, PulsarKeys, TopicKeys
+from tests.transports.application import check_application
 from tests.transports.proxy import Proxy
 from tests.transports.servers.kafka import free_ports
 from tests.transports.servers.pulsar import ADMIN, PLAIN, pulsar_server, token_of
@@ -729,3 +730,11 @@ async def test_a_group_with_members_is_not_forgotten(server, topic):
                 await transport.forget(topic, "billing")
             with pytest.raises(SubscriberBusy):
                 await transport.delete_topic(topic)
+
+
+# The same application as everywhere
+
+
+@pytest.mark.timeout(240)
+def test_the_same_application_runs_on_it(server, tmp_path):
+    check_application(server.url, tmp_path)

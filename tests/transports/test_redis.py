@@ -144,7 +144,7 @@ async def test_the_user_of_the_page_is_allowed_what_is_needed_and_no_more(topic)
     (words,) = re.findall(r"^user (app .*?)^```", page, re.DOTALL | re.MULTILINE)
     with redis_server((*DURABLE, "--user", *words.split())) as strict:
         url = strict.url.replace("//", "//app:the-password@")
-        async with RedisTransport(url) as transport:
+        async with RedisTransport(url, synced=True) as transport:
             assert transport.capabilities.durable
             await transport.create_topic(topic, partitions=2, records_max=5, age_ms_max=1_000)
             async with transport.subscribe(topic, "billing") as consumer:
