@@ -165,6 +165,15 @@ def test_groups_that_are_gone_are_forgotten_and_their_number_is_bounded():
     assert not sampler._lags
 
 
+def test_the_dashboards_own_groups_are_left_out():
+    sampler = Sampler(SimpleNamespace())  # type: ignore[arg-type]
+    own = "penstock-dashboard-0a"
+    groups = (group(group=own), group())
+    sampler.add(replace(EMPTY, groups=groups, stalls=(stall(group=own),)))
+    assert [one.group for one in sampler.latest.groups] == ["billing"]
+    assert not sampler.latest.stalls
+
+
 @pytest.mark.parametrize(
     ("number", "told"),
     [(0.25, "250 ms"), (3.21, "3.2 s"), (90, "90 s"), (750, "12 min"), (18_600, "5 h 10 min")],

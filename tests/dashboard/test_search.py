@@ -6,10 +6,11 @@ import pytest
 
 from penstock import Record, TopicConfig, WalMessageQueue
 from penstock.dashboard import matching, moves, sources
+from penstock.dashboard.broker import READERS_MAX, BrokerSource
 from penstock.dashboard.matching import Wanted
 from penstock.dashboard.moves import END, OFFSET, START, TIME, Target
 from penstock.dashboard.search import Place, Search, Tail
-from penstock.dashboard.sources import BrokerSource, LogSource
+from penstock.dashboard.sources import NOBODY, LogSource
 from penstock.errors import InvalidOption, SubscriberBusy, UnknownPartition
 from penstock.observe import Observer
 from penstock.transports import EmbeddedTransport
@@ -42,7 +43,10 @@ async def source(request, queue):
     if request.param == "broker":
         transport = EmbeddedTransport(queue.store, maintenance_interval=None)
         await transport.open()
-        yield BrokerSource("broker", transport, at_home)
+        made = BrokerSource("broker", transport, at_home)
+        yield made
+        await made.close()
+        assert not [one for one in await transport.groups("orders") if one.startswith(NOBODY)]
         await transport.close()
         return
     found = LogSource("log", queue)
@@ -137,6 +141,21 @@ async def test_the_tail_has_the_newest_and_then_what_comes(source, queue):
     assert await tail.look() == 1
     assert tail.records[0].value == b"new"
     assert len(tail.records) == 10
+
+
+async def test_a_broker_is_read_by_few_groups_that_are_kept_for_the_next_look(queue):
+    async with EmbeddedTransport(queue.store, maintenance_interval=None) as transport:
+        source = BrokerSource("broker", transport, at_home)
+        for _ in range(3):
+            assert len(await source.read("orders", 0, 5, 9, Wanted())) == 4
+        [own] = await transport.groups("orders")
+        assert own.startswith(NOBODY)
+        for number in range(READERS_MAX):
+            place = await queue.publish(f"other-{number}", b"x")
+            assert await source.read(place.topic, place.partition, 0, 1, Wanted())
+        assert await transport.groups("orders") == []
+        await source.close()
+        assert await transport.groups("other-0") == []
 
 
 def test_arrow_and_python_choose_the_same():

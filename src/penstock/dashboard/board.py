@@ -7,11 +7,12 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from penstock import WalMessageQueue, errors
+from penstock.dashboard.broker import BrokerSource
 from penstock.dashboard.letters import LiveShelf, Shelf
 from penstock.dashboard.letters_log import JOURNAL, SUFFIX, LogShelf, bus_names
 from penstock.dashboard.letters_topic import TopicShelf
 from penstock.dashboard.sampler import SAMPLE_SECONDS, Sampler
-from penstock.dashboard.sources import BrokerSource, LogSource, Source
+from penstock.dashboard.sources import LogSource, Source
 from penstock.observe import Observer
 from penstock.transports import EmbeddedTransport, Transport
 

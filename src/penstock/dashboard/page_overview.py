@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nicegui import ui
+from nicegui.elements.mixins.text_element import TextElement
 
 from penstock import BackpressureState
 from penstock.dashboard import figures, parts, texts
@@ -28,8 +29,7 @@ FINDINGS_MAX = 4
 def build() -> None:
     """The page."""
     with frame("Overview", "/") as board:
-        box = ui.element("div").style("display: grid; gap: 8px")
-        box.props.update({"role": "status", "aria-label": "What holds things up"})
+        findings = _Findings()
         tiles = Tiles(PUBLISHED, PROCESSED, APPENDED, LAG, OLDEST, LETTERS)
         with ui.element("div").classes("ps-two"):
             with parts.card("Rates per second"):
@@ -37,16 +37,10 @@ def build() -> None:
             with parts.card("Lag in records"):
                 lag = Chart("Lag in records", "all groups")
         pressure = _Pressure()
-        shown: list[tuple[Finding, ...]] = []
 
         def draw() -> None:
             latest = board.sampler.latest
-            found = figures.findings(latest) if latest.time_ms else ()
-            if not shown or shown[-1] != found:
-                shown[:] = [found]
-                box.clear()
-                with box:
-                    _findings(found)
+            findings.set(figures.findings(latest))
             _fill(tiles, board)
             _draw(rates, lag, board.sampler)
             pressure.set(latest)
@@ -54,11 +48,27 @@ def build() -> None:
         live(board, draw)
 
 
-def _findings(found: tuple[Finding, ...]) -> None:
-    for one in found[:FINDINGS_MAX]:
-        parts.finding(one)
-    if (more := len(found) - FINDINGS_MAX) > 0:
-        parts.text("div", f"And {more} more of less weight.", "ps-dim")
+class _Findings:
+    """What holds things up. What only counts on is changed in place: a link keeps the focus."""
+
+    def __init__(self) -> None:
+        self._box = ui.element("section").style("display: grid; gap: 8px")
+        self._box.props["aria-label"] = "What holds things up"
+        self._shown: list[tuple[str, str]] = []
+        self._details: list[TextElement] = []
+
+    def set(self, found: tuple[Finding, ...]) -> None:
+        """Show these."""
+        titles = [(one.mood, one.title) for one in found]
+        if titles != self._shown:
+            self._shown = titles
+            self._box.clear()
+            with self._box:
+                self._details = [parts.finding(one) for one in found[:FINDINGS_MAX]]
+                if (more := len(found) - FINDINGS_MAX) > 0:
+                    parts.text("div", f"And {more} more of less weight.", "ps-dim")
+        for detail, one in zip(self._details, found, strict=False):
+            detail.set_text(one.detail)
 
 
 class _Pressure:

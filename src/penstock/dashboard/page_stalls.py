@@ -15,8 +15,7 @@ def build() -> None:
     """The page."""
     with frame("Stalls", "/stalls", "Groups that have something to do and do not go on") as board:
         box = ui.element("div").style("display: grid; gap: 16px")
-        box.props.update({"role": "status", "aria-label": "Stalls"})
-        clocks: dict[Place, ui.label] = {}
+        clocks: dict[Place, tuple[ui.label, ui.label]] = {}
         shown: list[tuple[Stall, ...]] = []
 
         def draw() -> None:
@@ -28,7 +27,9 @@ def build() -> None:
                     _draw(stalls, clocks)
             shown[:] = [stalls]
             for one in stalls:
-                clocks[_place(one)].set_text(f"For {texts.seconds(one.seconds)}")
+                clock, detail = clocks[_place(one)]
+                clock.set_text(f"For {texts.seconds(one.seconds)}")
+                detail.set_text(one.detail)
 
         live(board, draw)
 
@@ -42,7 +43,7 @@ def _same(stalls: tuple[Stall, ...]) -> list[tuple[Place, int | None, tuple[str,
     return [(_place(one), one.offset, one.stack) for one in stalls]
 
 
-def _draw(stalls: tuple[Stall, ...], clocks: dict[Place, ui.label]) -> None:
+def _draw(stalls: tuple[Stall, ...], clocks: dict[Place, tuple[ui.label, ui.label]]) -> None:
     if not stalls:
         with parts.card():
             parts.empty(
@@ -56,8 +57,8 @@ def _draw(stalls: tuple[Stall, ...], clocks: dict[Place, ui.label]) -> None:
             _title(one)
             with parts.row():
                 parts.badge(str(one.cause), "bad")
-                clocks[_place(one)] = ui.label().classes("ps-dim")
-            ui.label(one.detail)
+                clock = ui.label().classes("ps-dim")
+            clocks[_place(one)] = (clock, ui.label())
             parts.facts(
                 {
                     "In": one.source,

@@ -121,8 +121,8 @@ def pre(words: str, label: str) -> TextElement:
     return made
 
 
-def finding(one: Finding) -> None:
-    """What holds things up."""
+def finding(one: Finding) -> TextElement:
+    """What holds things up; the element with the detail, which changes from look to look."""
     with ui.element("div").classes("ps-finding") as box:
         box.props["data-mood"] = one.mood
         ui.icon(ICONS[one.mood])
@@ -131,7 +131,7 @@ def finding(one: Finding) -> None:
                 text("b", one.title)
             else:
                 ui.link(one.title, one.path)
-            text("div", one.detail)
+            return text("div", one.detail)
 
 
 def empty(title: str, advice: str, code: str = "", icon: str = "inbox") -> ui.element:

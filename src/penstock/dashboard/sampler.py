@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.dashboard import figures
 from penstock.dashboard.figures import LagPoint, Rates
+from penstock.dashboard.sources import NOBODY
 from penstock.observe import GroupSnapshot, Observer, Snapshot
 
 logger = logging.getLogger("penstock.dashboard")
@@ -38,6 +39,15 @@ class Point:
 def key_of(group: GroupSnapshot) -> GroupKey:
     """What a group's history is kept by."""
     return group.source, group.topic, group.group
+
+
+def without_own(snapshot: Snapshot) -> Snapshot:
+    """Leave out the groups that the dashboard itself reads a broker with."""
+    return replace(
+        snapshot,
+        groups=tuple(one for one in snapshot.groups if not one.group.startswith(NOBODY)),
+        stalls=tuple(one for one in snapshot.stalls if not one.group.startswith(NOBODY)),
+    )
 
 
 class Sampler:
@@ -82,6 +92,7 @@ class Sampler:
 
     def add(self, snapshot: Snapshot) -> None:
         """Remember a snapshot."""
+        snapshot = without_own(snapshot)
         self._recent.append(snapshot)
         pressure = figures.pressure(snapshot)
         self._points.append(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock import Record, System, WalMessageQueue, errors
 from penstock.dashboard.matching import Wanted, chosen, chosen_of_arrow
-from penstock.transports import Consumer, EmbeddedTransport, PartitionLag, Transport
+from penstock.transports import Consumer, EmbeddedTransport, PartitionLag
 
 NOBODY = "penstock-dashboard"
 """A group that never reads: its lag is all that there is."""
@@ -159,74 +159,6 @@ class LogSource(Source):
     async def close(self) -> None:
         if self._reader is not None:
             await self._reader.close()
-
-
-class BrokerSource(Source):
-    """A broker: read by a group that is forgotten afterwards. Its client lives on another loop."""
-
-    def __init__(self, name: str, transport: Transport, at_home: Callable[..., Any]) -> None:
-        self.name = name
-        self._transport = transport
-        self._at_home = at_home
-
-    async def topics(self) -> Sequence[str]:
-        names: Sequence[str] = await self._at_home(self._transport.topics())
-        return names
-
-    async def lag(self, topic: str, group: str) -> Sequence[PartitionLag]:
-        self._transport.capabilities.require(self._transport.name, ["lag"])
-        lags: Sequence[PartitionLag] = await self._at_home(self._transport.lag(topic, group))
-        return lags
-
-    async def read(
-        self, topic: str, partition: int, first: int, stop: int, wanted: Wanted
-    ) -> list[Record]:
-        if first >= stop:
-            return []
-        records = await self._at_home(self._read(topic, partition, first, stop))
-        return await asyncio.to_thread(chosen, records, wanted)
-
-    async def _read(self, topic: str, partition: int, first: int, stop: int) -> list[Record]:
-        async with self._consumer(topic) as consumer:
-            others = set(consumer.assignment().partitions) - {partition}
-            await consumer.pause(*others)
-            await consumer.seek(first, partition=partition)
-            found: list[Record] = []
-            with suppress(errors.DeadlineExceeded):
-                while consumer.positions().get(partition, stop) < stop:
-                    batch = await consumer.next_batch(CHUNK_TIMEOUT_SECONDS, stop - first)
-                    if batch.partition == partition:
-                        found += [one for one in batch.records if one.offset < stop]
-            return found
-
-    @asynccontextmanager
-    async def _consumer(self, topic: str) -> AsyncIterator[Consumer]:
-        """A member of a group of its own, with all partitions."""
-        group = f"{NOBODY}-{System().random.getrandbits(48):012x}"
-        transport = self._transport
-        try:
-            async with transport.subscribe(topic, group, requires=["replay", "seek"]) as consumer:
-                await assigned(consumer, await transport.partitions(topic))
-                yield consumer
-        finally:
-            with suppress(errors.PenstockError):
-                await transport.forget(topic, group)
-
-    async def offset_at(self, topic: str, partition: int, time_ms: int) -> int | None:
-        found: int | None = await self._at_home(self._offset_at(topic, partition, time_ms))
-        return found
-
-    async def _offset_at(self, topic: str, partition: int, time_ms: int) -> int | None:
-        self._transport.capabilities.require(self._transport.name, ["seek_time"])
-        async with self._consumer(topic) as consumer:
-            start = datetime.fromtimestamp(time_ms / 1_000, UTC)
-            await consumer.seek(start, partition=partition)
-            return consumer.positions().get(partition)
-
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[Transport]:
-        """The same broker: what it is asked for has to be asked at home."""
-        yield self._transport
 
 
 async def assigned(consumer: Consumer, partitions: int) -> None:
