@@ -153,8 +153,8 @@ SUITES = {
             explained="queued",
             how=(
                 "- The same messages through the same bus, in turn with an observer that measures durations",
-                "  and without one. The observed one is scraped for Prometheus as well.",
-                "- The time is that of the processor, the best of five each.",
+                "  and without one. A scrape reads a snapshot, a few milliseconds each, and is not in it.",
+                "- The time is that of the processor, the best of nine each.",
             ),
         ),
         Suite(

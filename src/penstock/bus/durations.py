@@ -30,7 +30,7 @@ OTHER_TOPICS = "(others)"
 class Meter:
     """The durations of one topic. Used by one event loop."""
 
-    __slots__ = ("_stood_out", "_usual", "histogram", "quick", "skipped")
+    __slots__ = ("_stood_out", "_usual", "histogram", "quick", "skip", "skipped")
 
     def __init__(self) -> None:
         self.histogram = Histogram()
@@ -38,6 +38,8 @@ class Meter:
         """Events since the last slow one."""
         self.skipped = 0
         """Messages that came one by one and were not timed since one was."""
+        self.skip = 0
+        """How many that may be; none while they are slow."""
         self._usual = 0.0
         self._stood_out = False
 
@@ -60,6 +62,7 @@ class Meter:
         count = 1 + self.skipped
         self.skipped = 0
         self.quick = self.quick + count if seconds < SLOW_SECONDS else 0
+        self.skip = SKIPPED_MAX if self.quick >= QUICK_EVENTS else 0
         self._usual = seconds
         self.histogram.add(seconds, count)
 
@@ -92,7 +95,7 @@ class Meters:
     def stopwatch(self, kind: type) -> Stopwatch | None:
         """What times a message that comes by itself; None when this one is not timed."""
         meter = self._kinds.get(kind) or self.of(kind)
-        if meter.quick >= QUICK_EVENTS and meter.skipped < SKIPPED_MAX:
+        if meter.skipped < meter.skip:
             meter.skipped += 1
             return None
         return Stopwatch(meter, self.now)
