@@ -3,7 +3,7 @@
 Events that are handled quickly, one after the other, are timed together, and each counts with the
 mean of its neighbours. As soon as some take long they are timed one by one, until many in a row were
 quick. So a slow event is not lost among quick ones. Messages that do not follow each other, as
-commands, are timed one by one; of quick ones every sixteenth is, and counts for the others too.
+commands, are timed one by one; of quick ones one in 32 is, and counts for the others too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SLOW_SECONDS = 20e-6
 QUICK_EVENTS = 64
 """So many quick ones in a row are timed together from then on."""
 TOGETHER_MAX = 100
-SKIPPED_MAX = 15
+SKIPPED_MAX = 31
 """So many quick ones that come one by one are not timed between two that are."""
 STANDS_OUT = 8
 """One of a batch was slow when the batch took so many times what is usual."""
