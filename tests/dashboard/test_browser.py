@@ -52,6 +52,10 @@ TWICE = """() => {
   const ids = [...document.querySelectorAll('[id]')].map(one => one.id);
   return ids.filter((id, place) => ids.indexOf(id) !== place);
 }"""
+# A button whose words stand on more than two lines was squeezed.
+SQUEEZED = """() => [...document.querySelectorAll('main button')]
+  .filter(one => one.innerText.trim() && one.getBoundingClientRect().height > 60)
+  .map(one => one.innerText)"""
 TOO_WIDE = """() => [...document.querySelectorAll('main *, header *')].filter(one => {
   const box = one.getBoundingClientRect();
   return box.width > 0 && box.right > innerWidth + 1;
@@ -150,9 +154,11 @@ def test_each_page_is_whole_wide_and_narrow_light_and_dark(tab, name):
     tab.emulate_media(color_scheme="light")
     tab.set_viewport_size(PHONE)
     # The list of pages moves out of the way first.
+    tab.wait_for_function("() => document.querySelector('h1').getBoundingClientRect().left < 20")
     tab.wait_for_function("() => document.scrollingElement.scrollWidth <= 390")
     keep(tab, f"{name}-phone")
     assert tab.evaluate(TOO_WIDE) == []
+    assert tab.evaluate(SQUEEZED) == []
 
 
 def test_numbers_move_without_a_reload(tab):

@@ -41,7 +41,7 @@ def _options(names: Sequence[str]) -> dict[str, Any]:
         "animation": False,
         "grid": {
             "left": 8,
-            "right": 12,
+            "right": 30,
             "top": 32 if len(names) > 1 else 12,
             "bottom": 4,
             "containLabel": True,

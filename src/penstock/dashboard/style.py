@@ -146,7 +146,7 @@ body.body--dark .q-field__native, body.body--dark .q-field__input { color: var(-
   .ps-table tbody tr { display: block; border: 1px solid var(--ps-line); border-radius: 10px;
     margin-bottom: 10px; padding: 6px 0; }
   .ps-table .q-table tbody td { display: flex; justify-content: space-between; gap: 16px;
-    height: auto; border: 0; padding: 5px 12px; text-align: right; white-space: normal;
+    width: auto; height: auto; border: 0; padding: 5px 12px; text-align: right; white-space: normal;
     overflow-wrap: anywhere; min-width: 0; }
   .ps-table .q-table tbody td::before { content: attr(data-label); color: var(--ps-dim);
     text-align: left; flex: none; max-width: 45%; position: static; background: none; opacity: 1; }
