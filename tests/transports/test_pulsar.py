@@ -591,6 +591,26 @@ async def test_several_producers_in_one_partition_know_their_places(server, topi
             assert records[first].value == records[end - 1].value == b"%d" % (number // 2)
 
 
+async def test_what_is_cancelled_on_its_way_goes_before_what_comes_next(server, topic):
+    async with PulsarTransport(server.url) as transport:
+        await transport.create_topic(topic, partitions=1)
+        await transport.produce(topic, [b"before"])
+        producer = transport._producers.of(f"{topic}-partition-0")
+        for last in (b"good", 5):
+            producer._handing = None
+            values: Any = [*numbered(2_500), last]
+            producing = asyncio.create_task(transport.produce(topic, values))
+            while producer._handing is None:
+                await asyncio.sleep(0)
+            producing.cancel()
+            done = await transport.produce(topic, [b"after"])
+            with pytest.raises(asyncio.CancelledError):
+                await producing
+            # What is no record is not sent, nor is what came with it.
+            assert done.ranges == {0: (2_502, 2_503) if last == b"good" else (2_503, 2_504)}
+        assert producer._pending == 0
+
+
 async def test_a_topic_is_made_by_producing_unless_that_is_off(server, topic):
     async with PulsarTransport(server.url, auto_create=False) as transport:
         with pytest.raises(UnknownTopic, match=topic):

@@ -144,6 +144,7 @@ class PulsarTransport(Transport):
     def statistics(self) -> ConnectionStatistics:
         """The connection and what went over it."""
         connection = self._connection
+        connection.look()
         return ConnectionStatistics(
             transport=NAME,
             connected=connection.is_connected and not self._closing,

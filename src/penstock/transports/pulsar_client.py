@@ -72,6 +72,10 @@ class PulsarConnection:
         self._last_error: str | None = None
         self._client: pulsar.Client | None = None
         self._handles: set[Any] = set()
+        self._away: set[Any] = set()
+        """Those of them that had no connection when it was looked last."""
+        self._is_lost = False
+        """None of them has it again yet."""
         self._looking: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -176,17 +180,25 @@ class PulsarConnection:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            connected = self._answers_now()
-            if connected and not self.is_connected:
-                self.reconnects += 1
-            elif self.is_connected and not connected:
-                self._note("the connection was lost")
-            self.is_connected = connected
+            self.look()
 
-    def _answers_now(self) -> bool:
-        if self._handles:
-            return all(one.is_connected() for one in self._handles)
-        return self.http.is_connected
+    def look(self) -> None:
+        """See whether there is a connection, to each broker that is used.
+
+        The client uses it again for one producer or reader after the other; it is made again with
+        the first of them.
+        """
+        if self._client is None:
+            return
+        away = {one for one in self._handles if not one.is_connected()}
+        connected = not away if self._handles else self.http.is_connected
+        if connected or (self._away & self._handles) - away:
+            self.reconnects += self._is_lost
+            self._is_lost = False
+        if not self._is_lost and (away - self._away or self.is_connected > connected):
+            self._note("the connection was lost")
+            self._is_lost = True
+        self._away, self.is_connected = away, connected
 
     @property
     def errors(self) -> int:

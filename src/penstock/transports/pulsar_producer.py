@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 from penstock.errors import BrokerFailed, RecordTooLarge, UsageError
 from penstock.system import System
-from penstock.transports.kafka_thread import CallThread, tell_loop
+from penstock.transports.kafka_thread import CallThread, heard, tell_loop
 from penstock.transports.pulsar_client import PENDING_RECORDS, Ok, PulsarConnection
 from penstock.transports.pulsar_index import EntryFacts, Position, PulsarIndex
+from penstock.transports.pulsar_places import Places, Run, Span
 from penstock.transports.pulsar_records import Rows
 from penstock.transports.pulsar_settings import NAME
 
@@ -27,10 +29,14 @@ CHUNK_RECORDS = 5_000
 class Acknowledgements:
     """Waits until all messages of a chunk were acknowledged or failed."""
 
-    def __init__(self, count: int, first: int) -> None:
-        self._count = count
+    def __init__(self, count: int, first: int, since: Position | None) -> None:
+        self.count = count
         self.first = first
         """What the producer numbered the first of them with."""
+        self.since = since
+        """An entry before all of them; None: there may be none."""
+        self.span: Span | None = None
+        """Where they are; None: the broker has not told."""
         self._loop = asyncio.get_running_loop()
         self.all: asyncio.Future[None] = self._loop.create_future()
         self.got: list[tuple[Any, Any]] = []
@@ -38,7 +44,7 @@ class Acknowledgements:
     def __call__(self, result: Any, message_id: Any) -> None:
         """In a thread of the client."""
         self.got.append((result, message_id))
-        if len(self.got) == self._count:
+        if len(self.got) == self.count:
             tell_loop(self._loop, self._settle)
 
     def _settle(self) -> None:
@@ -49,15 +55,17 @@ class Acknowledgements:
         """The first error; None: all of them are stored."""
         return next((result for result, _ in self.got if result != Ok), None)
 
-    def runs(self) -> list[tuple[Position, int, int]]:
-        """Of each entry: where it is, the place of our first message in it, and how many there are."""
-        found: list[tuple[Position, int, int]] = []
-        for _, one in self.got:
+    def runs(self) -> list[Run]:
+        """The messages of each entry, in order; none unless the broker told where all of them are."""
+        found: list[Run] = []
+        for result, one in self.got:
+            if result != Ok or one.ledger_id() < 0:
+                return []
             position = Position(one.ledger_id(), one.entry_id())
-            if found and found[-1][0] == position:
-                found[-1] = (position, found[-1][1], found[-1][2] + 1)
+            if found and found[-1].position == position:
+                found[-1] = Run(position, found[-1].place, found[-1].messages + 1)
             else:
-                found.append((position, max(0, one.batch_index()), 1))
+                found.append(Run(position, max(0, one.batch_index()), 1))
         return found
 
 
@@ -72,6 +80,8 @@ class PartitionProducer:
         self._topic = topic
         self._thread = thread
         self._turn = asyncio.Lock()
+        self._handing: asyncio.Future[None] | None = None
+        """What the thread was given last."""
         self._room = asyncio.Event()
         self._pending = 0
         self._native: Any = None
@@ -81,9 +91,8 @@ class PartitionProducer:
         self._is_worn = False
         """A message was refused, so the numbers of the next ones are not known."""
         self._since: Position | None = None
-        """The last entry before those of ours."""
-        self._tail: tuple[Position, int] | None = None
-        """An entry of ours, and the offset behind it."""
+        """The last entry that is known: what is sent now comes behind it."""
+        self._places = Places(self._first_of)
 
     async def send(self, rows: Rows, places: Sequence[int]) -> tuple[int, int]:
         """The rows at these places, in order; the first offset and the one after the last."""
@@ -104,43 +113,64 @@ class PartitionProducer:
         while self._pending + count > PENDING_RECORDS:
             self._room.clear()
             await self._room.wait()
+        if self._handing is not None:
+            # Whoever it is for may be gone; it goes before us all the same.
+            await asyncio.wait([self._handing])
 
     async def _send(self, rows: Rows, chunk: Sequence[int]) -> Acknowledgements:
         if self._is_worn and not self._pending:
             self.close()
         if self._native is None:
             await self._open()
-        acks = Acknowledgements(len(chunk), self._sent)
+        acks = Acknowledgements(len(chunk), self._sent, self._since)
         self._sent += len(chunk)
         self._pending += len(chunk)
-        acks.all.add_done_callback(lambda _: self._arrived(len(chunk)))
+        acks.all.add_done_callback(partial(self._arrived, acks, self._places))
+        handing = self._hand_over(rows, chunk, acks)
+        if len(chunk) <= INLINE_RECORDS:
+            await handing
+        else:
+            # What is begun is finished, in order, also when whoever wanted it is cancelled.
+            self._handing = asyncio.ensure_future(handing)
+            self._handing.add_done_callback(heard)
+            await asyncio.shield(self._handing)
+        return acks
+
+    async def _hand_over(self, rows: Rows, chunk: Sequence[int], acks: Acknowledgements) -> None:
+        send = self._native.send_async
         try:
-            await self._hand_over(rows, chunk, acks)
+            if len(chunk) <= INLINE_RECORDS:
+                _send_all(send, rows, chunk, acks)
+            else:
+                await self._thread.call(_send_all, send, rows, chunk, acks)
         except UsageError:
             # None of them was sent.
             self._sent -= len(chunk)
             acks.all.cancel()
             raise
-        return acks
-
-    async def _hand_over(self, rows: Rows, chunk: Sequence[int], acks: Acknowledgements) -> None:
-        send = self._native.send_async
-        if len(chunk) <= INLINE_RECORDS:
-            _send_all(send, rows, chunk, acks)
-        else:
-            # What is begun is finished, in order, also when whoever wanted it is cancelled.
-            await asyncio.shield(self._thread.call(_send_all, send, rows, chunk, acks))
 
     async def _open(self) -> None:
-        self._since, self._tail = await self._index.last(), None
+        self._since = await self._index.last()
         native = await self._connection.producer(self._topic)
         self._sent = native.last_sequence_id() + 1
         self._name, self._is_worn = native.producer_name(), False
+        self._places = Places(self._first_of)
         self._native = native
 
-    def _arrived(self, count: int) -> None:
-        self._pending -= count
+    def _arrived(
+        self, acks: Acknowledgements, places: Places, settled: asyncio.Future[None]
+    ) -> None:
+        """In the order in which they were sent; their caller may be gone."""
+        self._pending -= acks.count
         self._room.set()
+        if settled.cancelled():
+            return
+        if runs := acks.runs():
+            acks.span = places.note(runs)
+            if places is self._places:
+                self._since = runs[-1].position
+        else:
+            places.forget()
 
     def _check(self, acks: Acknowledgements, rows: Rows, places: Sequence[int]) -> None:
         failure = acks.failure()
@@ -163,51 +193,32 @@ class PartitionProducer:
     # Where it is
 
     async def _range(self, acks: Acknowledgements) -> tuple[int, int]:
-        runs = acks.runs()
-        if any(position.ledger < 0 for position, _, _ in runs):
-            return await self._found(acks.first, len(acks.got))
-        position, place, count = runs[0]
-        first = await self._first(position, place)
-        end = first + count
-        for later, _, more in runs[1:]:
-            if later != Position(position.ledger, position.entry + 1):
-                # Somebody else's entries are between ours.
-                facts = await self._index.peek(runs[-1][0])
-                end = facts.first + runs[-1][1] + runs[-1][2]
-                break
-            position, end = later, end + more
-        self._tail = (runs[-1][0], end)
-        return first, end
+        return await (self._found(acks) if acks.span is None else acks.span.offsets())
 
-    async def _first(self, position: Position, place: int) -> int:
-        if self._tail is not None and place == 0:
-            (ledger, entry), end = self._tail
-            if position == Position(ledger, entry + 1):
-                return end
-        return (await self._index.peek(position)).first + place
+    async def _first_of(self, position: Position) -> int:
+        return (await self._index.peek(position)).first
 
-    async def _found(self, sequence: int, count: int) -> tuple[int, int]:
+    async def _found(self, acks: Acknowledgements) -> tuple[int, int]:
         """The offsets of messages that the broker had already, by their numbers."""
         first: int | None = None
-        async for facts in self._entries():
-            mine = sequence <= facts.sequence + (facts.end - facts.first) - 1
-            if facts.producer != self._name or not mine:
+        name = self._name
+        async for facts in self._entries(acks.since):
+            mine = acks.first <= facts.sequence + (facts.end - facts.first) - 1
+            if facts.producer != name or not mine:
                 continue
             if first is None:
-                first = facts.first + max(0, sequence - facts.sequence)
-            last = sequence + count - 1 - facts.sequence
+                first = facts.first + max(0, acks.first - facts.sequence)
+            last = acks.first + acks.count - 1 - facts.sequence
             if last < facts.end - facts.first:
-                self._tail = None
                 return first, facts.first + last + 1
         raise BrokerFailed(
-            f"{count} records for {self._topic!r} are stored, but nobody knows where",
+            f"{acks.count} records for {self._topic!r} are stored, but nobody knows where",
             transport=NAME,
         )
 
-    async def _entries(self) -> AsyncIterator[EntryFacts]:
-        """The entries behind the last one that is known to be ours."""
+    async def _entries(self, since: Position | None) -> AsyncIterator[EntryFacts]:
+        """The entries behind one."""
         ledgers = await self._index.ledgers()
-        since = self._since if self._tail is None else self._tail[0]
         for number in range(ledgers.count):
             position = ledgers.at(number)
             if since is None or position > since:
