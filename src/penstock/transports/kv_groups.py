@@ -14,7 +14,7 @@ Commits of different partitions do not stand in each other's way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, TypeVar
@@ -321,8 +321,11 @@ class KvCoordinator:
         )
 
 
-async def _all(moves: Iterable[Awaitable[int]]) -> list[int]:
+async def _all(moves: Sequence[Awaitable[int]]) -> list[int]:
     """What they return; raises the first error when all of them have come to an end."""
+    if len(moves) == 1:
+        # Most commits: no task of its own, which would wait for its turn on a busy loop.
+        return [await moves[0]]
     done = await asyncio.gather(*moves, return_exceptions=True)
     for one in done:
         if isinstance(one, BaseException):

@@ -20,8 +20,8 @@ from penstock.transports.records import StreamRecord
 
 WAIT_SECONDS = 5.0
 """How long a read waits for a first message."""
-AT_ONCE = 500
-"""Messages that are taken over in one go on the event loop."""
+AT_ONCE = 200
+"""Messages that are taken over in one go on the event loop: with more, a commit waits for its turn there."""
 AT_ONCE_BYTES = 8 * 1024 * 1024
 SAMPLE = 10
 """Every tenth message is asked how large it is."""

@@ -84,7 +84,9 @@ SETTINGS = {
     "defaultNumberOfNamespaceBundles": "1",
     "numHttpServerThreads": "8",
     "webServiceTlsProvider": "",
+    # As the bookies of a cluster have it.
     "journalSyncData": "true",
+    "journalMaxGroupWaitMSec": "1",
     "dbStorage_writeCacheMaxSizeMb": "16",
     "dbStorage_readAheadCacheMaxSizeMb": "16",
     "dbStorage_rocksDB_blockCacheSize": "8388608",
