@@ -27,7 +27,7 @@ test: environment ## Run the tests (a quarter of an hour); gets what they run ag
 	@scripts/system-packages
 	@scripts/services
 	@echo "Running the tests ..."
-	@$(RUN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	@$(RUN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 services: environment ## Get the brokers that the transports are tested against: Redis, RabbitMQ, Kafka, Pulsar
 	@scripts/services

@@ -1,4 +1,4 @@
-"""What every test shares: hypothesis profiles and the rule that an acceptance mark names a line."""
+"""What every test shares: hypothesis profiles, the order of files, the rule that an acceptance mark names a line."""
 
 import os
 from importlib.metadata import entry_points
@@ -30,8 +30,31 @@ if not any(one.value == PLUGIN for one in entry_points(group="pytest11")):
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
 
+LONG_FILES = (
+    "test_crash_kills.py",
+    "test_examples.py",
+    "test_kafka_pipeline.py",
+    "test_kafka.py",
+    "test_rabbitmq.py",
+    "test_pulsar.py",
+    "test_pages.py",
+    "test_pipeline.py",
+    "test_updating.py",
+    "test_cluster.py",
+    "test_steps_state.py",
+    "test_browser.py",
+)
+"""Those of the tests that take minutes: they come first, so that no process is left with one at the end."""
+
+
+def _rank(item: pytest.Item) -> int:
+    name = item.path.name
+    return LONG_FILES.index(name) if name in LONG_FILES else len(LONG_FILES)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse an acceptance mark without numbers: it would claim nothing."""
+    """Long files first; and refuse an acceptance mark without numbers: it would claim nothing."""
+    items.sort(key=_rank)
     for item in items:
         for mark in item.iter_markers("acceptance"):
             if not mark.args or not all(isinstance(number, int) for number in mark.args):

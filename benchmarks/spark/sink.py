@@ -22,8 +22,8 @@ ROWS_DEFAULT = 1_600_000
 PAYLOAD_BYTES = 100
 FILES_OF_A_BATCH = 2
 TOPIC = "rows"
-Target = tuple[str, dict[str, str], Callable[[Path], int]]
-"""A format, its options, and how to count what is there."""
+Target = tuple[str, dict[str, str], Callable[[Path], int] | None]
+"""A format, its options, and how to count what is there; None: it keeps nothing."""
 
 
 def cases(scale: Scale) -> list[Case]:
@@ -34,6 +34,8 @@ def cases(scale: Scale) -> list[Case]:
     return [
         case("parquet", "Spark's file sink, not synced", prepared=prepared,
              run=lambda at: _written(at, rows, _parquet)),
+        case("bound", "a sink in Python that counts the rows and forgets them", prepared=prepared,
+             bound=True, run=lambda at: _written(at, rows, _bound)),
         case("penstock", 'format("penstock"), durable, each row once', prepared=prepared,
              run=lambda at: _written(at, rows, _topic)),
         case("table", 'format("penstock_table"), durable, each row once', prepared=prepared,
@@ -57,6 +59,13 @@ def _parquet(place: Path) -> Target:
 
 def _count_parquet(place: Path) -> int:
     return session().read.parquet(str(place / "out")).count()
+
+
+def _bound(_: Path) -> Target:
+    from benchmarks.spark.bound import registered
+
+    registered(session())
+    return "bound", {}, None
 
 
 def _topic(place: Path) -> Target:
@@ -90,7 +99,8 @@ def _written(folder: Path, rows: int, target: Callable[[Path], Target]) -> Sampl
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         seconds = time.perf_counter() - start
-        check_rows(count(place), rows)
+        if count is not None:
+            check_rows(count(place), rows)
         return Sample(steady_rate(query, rows), {"whole query, rows/s": rows / seconds})
     finally:
         shutil.rmtree(place, ignore_errors=True)

@@ -36,6 +36,8 @@ def cases(scale: Scale) -> list[Case]:
         stream("kafka", "Spark's Kafka source, seven columns", run=lambda at: _kafka(at, records)),
         stream("parquet", "Spark's file source, seven columns", prepared=prepared,
                run=lambda at: _streamed(_parquet_stream, at, records)),
+        stream("bound", "a source in Python that gives the same rows from memory", bound=True,
+               run=lambda at: _streamed(_bound, at, records)),
         stream("penstock", 'format("penstock"), seven columns', prepared=prepared,
                run=lambda at: _streamed(_topic_stream, at, records)),
         stream("penstock-two", "the same, key and value only", prepared=prepared,
@@ -88,6 +90,12 @@ def _topic_stream(session: SparkSession, folder: Path, records: int) -> DataFram
 def _two_columns(session: SparkSession, folder: Path, records: int) -> DataFrame:
     reader = session.readStream.format("penstock").schema("key BINARY, value BINARY")
     return _stream(reader, folder, records)
+
+
+def _bound(session: SparkSession, _: Path, records: int) -> DataFrame:
+    from benchmarks.spark.bound import bound_stream
+
+    return bound_stream(session, records, BATCHES)
 
 
 def _stream(reader: Any, folder: Path, records: int) -> DataFrame:
