@@ -12,6 +12,7 @@ import pytest
 from penstock.errors import NotSupported
 from penstock.spark.java import find_java
 from penstock.spark.open_log import open_log
+from tests.spark.connect_port import connect_port
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -23,7 +24,7 @@ def java_of_package():
     return found.home
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_topic_is_read_over_spark_connect(log, tmp_path):
     pytest.importorskip("grpc", reason="Spark Connect needs: pip install 'pyspark[connect]'")
     try:
@@ -37,15 +38,16 @@ def test_a_topic_is_read_over_spark_connect(log, tmp_path):
         # The Java of the package, with its launcher: this is the test that Spark runs on it.
         environment["JAVA_HOME"] = java_of_package()
     command = [sys.executable, "-m", "tests.spark.connect_program", log.path, str(tmp_path)]
-    finished = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-        cwd=ROOT,
-        env=environment,
-    )
+    with connect_port():
+        finished = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+            cwd=ROOT,
+            env=environment,
+        )
     assert finished.returncode == 0, finished.stderr[-4000:]
     found = json.loads(finished.stdout.splitlines()[-1])
     assert found.pop("class").startswith("pyspark.sql.connect")

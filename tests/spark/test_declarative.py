@@ -13,6 +13,7 @@ import pytest
 from penstock.errors import NotSupported
 from penstock.spark.java import find_java
 from tests.spark.conftest import QUICK
+from tests.spark.connect_port import connect_port
 from tests.test_docs import blocks_of
 
 ROOT = Path(__file__).parent.parent.parent
@@ -47,23 +48,24 @@ def run(folder: Path) -> None:
     }
     arguments = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     program = Path(sys.executable).with_name("spark-pipelines")
-    finished = subprocess.run(
-        [str(program), "run", *arguments],
-        cwd=folder,
-        env={
-            **os.environ,
-            "JAVA_HOME": find_java().home,
-            "JDK_JAVA_OPTIONS": QUICK,
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        },
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=RUN_SECONDS,
-        check=False,
-    )
+    with connect_port():
+        finished = subprocess.run(
+            [str(program), "run", *arguments],
+            cwd=folder,
+            env={
+                **os.environ,
+                "JAVA_HOME": find_java().home,
+                "JDK_JAVA_OPTIONS": QUICK,
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=RUN_SECONDS,
+            check=False,
+        )
     assert finished.returncode == 0, finished.stdout[-6000:]
 
 

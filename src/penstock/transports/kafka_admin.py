@@ -47,6 +47,8 @@ STILL_LOADING = {
     "_WAIT_COORD",
 }
 AGAIN_SECONDS = 0.05
+STABLE_SECONDS = 2.0
+"""How long offsets are waited for that a transaction is about to move."""
 NO_SUCH_GROUP = {KafkaError.GROUP_ID_NOT_FOUND}
 
 _T = TypeVar("_T")
@@ -156,25 +158,39 @@ class KafkaAdmin:
     async def committed(
         self, group: str, topic: str | None = None, count: int = 0
     ) -> dict[TopicPartition, int]:
-        """What a group committed, of one topic or of all."""
+        """What a group committed, of one topic or of all.
+
+        Offsets whose transaction is just being ended are waited for; those of one that is still open
+        count as they were before it.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + min(STABLE_SECONDS, self._seconds)
+        while True:
+            found = await self._committed(group, topic, count, stable=loop.time() < until)
+            if not any(map(_is_unstable, found)):
+                return {
+                    place: place.offset
+                    for place in found
+                    if place.error is None and is_committed(place)
+                }
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _committed(
+        self, group: str, topic: str | None, count: int, *, stable: bool
+    ) -> Sequence[TopicPartition]:
         places = None if topic is None else [TopicPartition(topic, one) for one in range(count)]
 
         def ask() -> Future[Any]:
             asked: dict[str, Future[Any]] = self._client.list_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(group, places)],
-                # Not what was before a transaction whose end is still being written.
-                require_stable=True,
+                require_stable=stable,
                 request_timeout=self._seconds,
             )
             return asked[group]
 
         what = f"ask for the offsets of {group!r}"
         found = await self._coordinated(ask, what, absent=NO_SUCH_GROUP)
-        return {
-            place: place.offset
-            for place in (found.topic_partitions if found is not None else ())
-            if place.error is None and is_committed(place)
-        }
+        return found.topic_partitions if found is not None else ()
 
     async def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Set how far a group without members is; SubscriberBusy when it has some."""
@@ -363,3 +379,8 @@ class _Lookup:
     async def close(self) -> None:
         await self._thread.call(self._client.close)
         await self._thread.close()
+
+
+def _is_unstable(place: TopicPartition) -> bool:
+    """Whether a transaction that has not ended moves the offset."""
+    return place.error is not None and place.error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT
