@@ -21,7 +21,11 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,7 +66,7 @@ class BoundSource(DataSource):
         return BoundWriter()
 
 
-class BoundReader(DataSourceStreamReader):
+class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, rows: int, batches: int) -> None:
         self._rows = rows
         self._batch = rows // batches
@@ -72,6 +76,9 @@ class BoundReader(DataSourceStreamReader):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        pass
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         return {"rows": min(self._rows, start["rows"] + self._batch)}

@@ -45,7 +45,8 @@ def processor_seconds(root: int) -> float:
         with suppress(OSError, ValueError, IndexError):
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             parents[int(folder.name)] = int(fields[1])
-            ticks[int(folder.name)] = int(fields[11]) + int(fields[12])
+            # Its own, and those of its children that have ended.
+            ticks[int(folder.name)] = sum(map(int, fields[11:15]))
     return sum(ticks[one] for one in ticks if _is_below(one, root, parents)) / os.sysconf(
         "SC_CLK_TCK"
     )
