@@ -12,6 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -74,6 +75,8 @@ SETTINGS = {
     "managedLedgerDefaultWriteQuorum": "1",
     "managedLedgerDefaultAckQuorum": "1",
     "managedLedgerCacheSizeMB": "16",
+    # There is one bookie. One that stood still for a while must not be left out for half an hour.
+    "bookkeeperClientHealthCheckEnabled": "false",
     "loadBalancerEnabled": "false",
     "loadBalancerOverrideBrokerNicSpeedGbps": "1",
     "transactionCoordinatorEnabled": "false",
@@ -168,7 +171,17 @@ class PulsarServer:
         os.kill(self.pid, what)
 
     def call(self, method: str, path: str, body: object = None) -> bytes:
-        """What the broker's HTTP answers."""
+        """What the broker's HTTP answers; asked again while it has lost its storage, as after a stop."""
+        until = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                return self._call(method, path, body)
+            except urllib.error.HTTPError as refused:
+                if "bookies" not in str(refused) or time.monotonic() > until:
+                    raise
+            time.sleep(0.2)
+
+    def _call(self, method: str, path: str, body: object) -> bytes:
         request = urllib.request.Request(
             f"{self.http}/admin/v2/{path}",
             data=None if body is None else json.dumps(body).encode(),
