@@ -44,10 +44,16 @@ bench: environment ## Measure the log and the bus beside others; prints tables, 
 	@echo "Measuring ..."
 	@$(RUN)/python -m benchmarks $(ARGS)
 
-torture: environment ## Run the long tests: thousands of kills, crash states and power cuts
+# The scoreboard of a run: where its figures go, and the table of them.
+SCOREBOARD ?= build/scoreboard
+torture: environment ## Run the long tests (hours): kills, power cuts, crash states; ends with the scoreboard
 	@scripts/system-packages
-	@echo "Running the long tests; this takes a while ..."
-	@HYPOTHESIS_PROFILE=torture $(RUN)/python -m pytest -m torture --timeout 7200 $(ARGS)
+	@scripts/services
+	@echo "Running the long tests; this takes hours. PENSTOCK_SEED=... repeats a run ..."
+	@rm -rf $(SCOREBOARD)
+	@HYPOTHESIS_PROFILE=torture PENSTOCK_SCOREBOARD=$(SCOREBOARD) \
+	    $(RUN)/python -m pytest -m torture --timeout 14400 $(ARGS); ended=$$?; \
+	    $(RUN)/python -m tests.scoreboard $(SCOREBOARD) && exit $$ended
 
 docs: environment ## Build the documentation site into site/
 	@echo "Building the documentation ..."

@@ -6,6 +6,8 @@ from importlib.metadata import entry_points
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.scoreboard import Scores
+
 # A failing example is printed with the line that reproduces it. Deadlines are pytest-timeout's.
 settings.register_profile(
     "test",
@@ -59,3 +61,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for mark in item.iter_markers("acceptance"):
             if not mark.args or not all(isinstance(number, int) for number in mark.args):
                 raise pytest.UsageError(f"{item.nodeid}: @acceptance takes line numbers")
+
+
+@pytest.fixture
+def scored(request: pytest.FixtureRequest) -> Scores:
+    """Tells the scoreboard of the torture run what a test tried, and fails when anything went wrong."""
+    return Scores(request.node.nodeid)

@@ -1,0 +1,151 @@
+"""The scoreboard: what the torture tests tried, and what went wrong, as figures with seeds.
+
+A test tells the ``scored`` fixture what it did. With ``PENSTOCK_SCOREBOARD`` set to a folder, each figure is
+written there as a line of JSON, by any number of processes; ``python -m tests.scoreboard FOLDER`` adds them up
+to one table, as Markdown and as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+FOLDER = "PENSTOCK_SCOREBOARD"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the scoreboard: what is tried, what must not happen, and how often it is tried."""
+
+    number: int
+    what: str
+    bad: str
+    short: int | None = None
+    """How many the tests of every day try; None: as many as there are."""
+    full: int | None = None
+
+
+LINES = (
+    Line(1, "kills", "acknowledged records lost", 1_000, 100_000),
+    Line(2, "crash points (system calls)", "not covered, or violated"),
+    Line(3, "power cuts", "acknowledged records lost, or logs that do not open", 30, 3_000),
+    Line(4, "block-level crash states", "violated", 100, 20_000),
+    Line(5, "simulated crash states", "violated", 200_000, 10_000_000),
+    Line(6, "flipped bits", "silently wrong"),
+    Line(7, "flipped bits", "silently lost"),
+    Line(8, "damaged files", "not noticed"),
+    Line(9, "failed syncs", "acknowledgements after them"),
+    Line(10, "failing calls of the disk", "violated"),
+    Line(11, "compound faults", "violated", 10_000, 10_000),
+    Line(12, "operations in histories", "anomalies", 1_000_000, 10_000_000),
+    Line(13, "kills under the exactly-once oracle", "records lost or twice", 100, 1_000),
+    Line(14, "commits of zombies", "accepted", 10_000, 10_000),
+    Line(15, "seeded schedules", "violated", 10_000, 10_000_000),
+    Line(16, "seeded bugs", "missed", 30, 30),
+    Line(17, "branches of log and recovery", "not covered"),
+    Line(18, "fuzzed inputs", "crashes, hangs, or memory over the bound"),
+    Line(19, "recoveries", "over 2 s or 64 MiB for a GB"),
+    Line(20, "policies with a measured window of loss", "over the stated window"),
+    Line(21, "checks of security", "findings"),
+    Line(22, "slow and hung disks", "with the loop late by over 50 ms (p99)"),
+)
+_BY_NUMBER = {one.number: one for one in LINES}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What one test says."""
+
+    number: int
+    test: str
+    tried: int
+    bad: int
+    seed: str = ""
+    """What repeats it: a seed, or the words "every one" when nothing is chosen."""
+    measured: Mapping[str, float] = field(default_factory=dict)
+    """Values beside the counts, by a name with its unit."""
+
+
+class Scores:
+    """What the ``scored`` fixture gives: tells the scoreboard what a test did."""
+
+    def __init__(self, test: str) -> None:
+        self._test = test
+
+    def __call__(
+        self,
+        number: int,
+        *,
+        tried: int,
+        bad: int,
+        seed: object = "every one",
+        **measured: float,
+    ) -> None:
+        """Tell it, and fail when something went wrong: nothing on this board may."""
+        line = _BY_NUMBER[number]
+        figure = Figure(number, self._test, tried, bad, str(seed), measured)
+        if folder := os.environ.get(FOLDER):
+            _write(Path(folder), figure)
+        assert tried > 0, f"no {line.what} were tried"
+        assert bad == 0, f"{bad:,} {line.bad} of {tried:,} {line.what}; seed {seed}"
+
+
+def _write(folder: Path, figure: Figure) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{os.getpid()}.jsonl").open("a") as file:
+        file.write(json.dumps(asdict(figure)) + "\n")
+
+
+def read(folder: Path) -> list[Figure]:
+    """All figures of a run; of a test that ran again, the last."""
+    lines = [
+        line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()
+    ]
+    figures = [Figure(**json.loads(line)) for line in lines]
+    return list({(one.number, one.test, one.seed): one for one in figures}.values())
+
+
+def as_markdown(figures: Iterable[Figure]) -> str:
+    """One table, a row for each line, in the order of the board."""
+    rows = ["| # | what | tried | went wrong | measured | seeds |", "|---|---|---:|---:|---|---|"]
+    told = list(figures)
+    rows += [_row(line, [one for one in told if one.number == line.number]) for line in LINES]
+    return "\n".join(rows) + "\n"
+
+
+def _row(line: Line, figures: Sequence[Figure]) -> str:
+    if not figures:
+        return f"| {line.number} | {line.what}; {line.bad} | not run | | | |"
+    tried, bad = sum(one.tried for one in figures), sum(one.bad for one in figures)
+    measured = {name: value for one in figures for name, value in one.measured.items()}
+    shown = "; ".join(f"{name.replace('_', ' ')} {value:,.6g}" for name, value in measured.items())
+    seeds = ", ".join(dict.fromkeys(one.seed for one in figures))
+    return f"| {line.number} | {line.what}; {line.bad} | {tried:,} | {bad:,} | {shown} | {seeds} |"
+
+
+def as_json(figures: Iterable[Figure]) -> str:
+    """All figures, for programs."""
+    told = sorted(figures, key=lambda one: (one.number, one.test))
+    return json.dumps([asdict(one) for one in told], indent=2) + "\n"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the table of a folder, and write scoreboard.md and scoreboard.json into it."""
+    folder = Path(arguments[0])
+    figures = read(folder)
+    (folder / "scoreboard.md").write_text(as_markdown(figures))
+    (folder / "scoreboard.json").write_text(as_json(figures))
+    print(as_markdown(figures), end="")
+    bad = sum(one.bad for one in figures)
+    print(
+        f"\n{len({one.number for one in figures})} of {len(LINES)} lines were run; {bad:,} violations."
+    )
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
