@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 FOLDER = "PENSTOCK_SCOREBOARD"
+SCALE = "PENSTOCK_SCALE"
+"""A part of the full amounts, such as 0.01, for a look at a rig."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,22 @@ LINES = (
     Line(22, "slow and hung disks", "with the loop late by over 50 ms (p99)"),
 )
 _BY_NUMBER = {one.number: one for one in LINES}
+
+
+def amount(number: int) -> int:
+    """How many a full run tries of a line, with ``PENSTOCK_SCALE`` applied."""
+    full = _BY_NUMBER[number].full
+    if full is None:
+        raise ValueError(f"line {number} tries every one there is")
+    return max(1, round(full * float(os.environ.get(SCALE, "1"))))
+
+
+def short_amount(number: int) -> int:
+    """How many the tests of every day try of a line."""
+    short = _BY_NUMBER[number].short
+    if short is None:
+        raise ValueError(f"line {number} tries every one there is")
+    return short
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,15 @@ def test_what_went_wrong_fails_the_test_and_is_on_the_board(board):
     assert (board / "scoreboard.md").read_text().splitlines()[2] in done.stdout
 
 
+def test_the_amounts_of_a_full_run_are_scaled(monkeypatch):
+    monkeypatch.delenv(scoreboard.SCALE, raising=False)
+    assert (scoreboard.short_amount(3), scoreboard.amount(3)) == (30, 3_000)
+    monkeypatch.setenv(scoreboard.SCALE, "0.01")
+    assert (scoreboard.short_amount(3), scoreboard.amount(3)) == (30, 30)
+    with pytest.raises(ValueError, match="every one"):
+        scoreboard.amount(6)
+
+
 def test_nothing_tried_is_no_success(board):
     with pytest.raises(AssertionError, match="no power cuts were tried"):
         Scores("a::first")(3, tried=0, bad=0)
