@@ -48,7 +48,7 @@ LAYERS = [
     {"log"},
     {"transports"},
     {"streaming"},
-    {"spark", "observe"},
+    {"spark", "observe", "upkeep"},
     {"opening"},  # from a URL to a running bus
     {"penstock"},  # the public door itself: src/penstock/__init__.py
     {"integrations"},  # inside of web frameworks

@@ -10,9 +10,10 @@ from penstock.dashboard import letters
 from penstock.dashboard.board import Board
 from penstock.dashboard.letters import Choice, Listed, LiveShelf
 from penstock.dashboard.letters_log import LogShelf
-from penstock.dashboard.letters_topic import GROUP, TopicShelf
+from penstock.dashboard.letters_topic import TopicShelf
 from penstock.errors import DeadlineExceeded, InvalidMessage, NotSupported, SubscriberBusy
 from penstock.observe import Observer
+from penstock.upkeep import LETTERS_GROUP
 
 
 @topic("bills", key="number")
@@ -83,7 +84,7 @@ async def test_letters_of_a_bus_are_tried_edited_and_replayed(shop):
     assert (found.chosen, found.all) == (1, 3)
     [letter] = found.letters
     [step] = await shelf.replay([letter.id], dry_run=True, force=False)
-    assert (step.problem, step.topic) == (None, "bills")
+    assert (step.refused, step.topic) == (None, "bills")
     assert len(await shelf.letters()) == 3, "a dry run changes nothing"
     with pytest.raises(InvalidMessage, match="BillSent"):
         await shelf.edit(letter, '{"number": "one"}')
@@ -114,7 +115,7 @@ async def test_letters_in_a_log_are_seen_while_the_bus_runs_and_changed_when_it_
         assert await shelf.purge([kept[0].id]) == 1
         await shelf.edit(kept[1], '{"number":1,"total":7.0}')
         [step] = await shelf.replay([kept[1].id], dry_run=True, force=False)
-        assert step.problem is None
+        assert step.refused is None
         assert len(await shelf.letters()) == 2
         await shelf.replay([kept[1].id], dry_run=False, force=False)
         [left] = await shelf.letters()
@@ -172,7 +173,7 @@ async def test_letters_in_a_topic_go_from_the_oldest_on(tmp_path):
         assert [one.raw for one in await shelf.letters()] == [b"2", b"3"]
         [late] = await shelf.replay([kept[3].id], dry_run=True, force=False)
         assert "older ones" in late.note
-        assert GROUP in await (await board.source("log").transport()).groups(shelf.name)  # type: ignore[attr-defined]
+        assert LETTERS_GROUP in await (await board.source("log").transport()).groups(shelf.name)  # type: ignore[attr-defined]
         await board.close()
 
 

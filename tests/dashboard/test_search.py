@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from penstock import Record, TopicConfig, WalMessageQueue
-from penstock.dashboard import matching, moves, sources
+from penstock.dashboard import matching, moves
 from penstock.dashboard.broker import READERS_MAX, BrokerSource
 from penstock.dashboard.matching import Wanted
 from penstock.dashboard.moves import END, OFFSET, START, TIME, Target
@@ -210,11 +210,11 @@ async def test_a_seek_says_first_what_it_does_and_then_does_it(source, queue):
     assert foreseen[0].text() == "100 records come again."
     assert foreseen[1].text() == "Nothing changes."
     assert (await seen(queue)).lag_records == group.lag_records, "a preview changes nothing"
-    await moves.move(source, group, foreseen, at_home)
+    await moves.move(source, group, foreseen)
     assert (await seen(queue)).lag_records == RECORDS
     to_the_end = await moves.preview(source, await seen(queue), Target(END))
     assert "are passed over" in to_the_end[0].text()
-    await moves.move(source, group, to_the_end, at_home)
+    await moves.move(source, group, to_the_end)
     assert (await seen(queue)).lag_records == 0
 
 
@@ -226,14 +226,13 @@ async def test_an_offset_outside_of_the_topic_is_brought_inside(source, queue):
     assert {one.partition: one.after for one in found} == ends
 
 
-async def test_a_group_with_a_member_is_not_moved(queue, monkeypatch):
-    monkeypatch.setattr(sources, "ASSIGN_SECONDS", 0.2)
+async def test_a_group_with_a_member_is_not_moved(queue):
     source = LogSource("log", queue)
     async with queue.subscribe("orders", "billing"):
         group = await seen(queue)
         foreseen = await moves.preview(source, group, Target(END))
         with pytest.raises(SubscriberBusy):
-            await moves.move(source, group, foreseen, at_home)
+            await moves.move(source, group, foreseen)
     await source.close()
 
 

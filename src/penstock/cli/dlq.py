@@ -15,7 +15,8 @@ from penstock.cli.places import place_of, run
 from penstock.cli.table import counted
 
 if TYPE_CHECKING:
-    from penstock.cli.letters import Letter, Step
+    from penstock.cli.letters import Letter
+    from penstock.upkeep import LetterStep
 
 app = typer.Typer(help="Dead letters: list, show, edit, replay, purge.", no_args_is_help=True)
 LIST_MAX = 1_000
@@ -294,11 +295,21 @@ def purge(
     say(f"purged {counted(run(purge_letters(place, letters)), 'dead letter')}")
 
 
-def _show_steps(steps: Sequence[Step], output: Form, dry_run: bool) -> None:
+def _show_steps(steps: Sequence[LetterStep], output: Form, dry_run: bool) -> None:
     from penstock.cli.codes import PROBLEMS
     from penstock.cli.output import show
 
-    plain = [one.plain() | {"dry_run": dry_run} for one in steps]
+    plain = [
+        {
+            "id": one.id,
+            "topic": one.topic,
+            "replayed": one.refused is None,
+            "refused": one.refused,
+            "note": one.note,
+            "dry_run": dry_run,
+        }
+        for one in steps
+    ]
     done = "would go" if dry_run else "replayed"
     rows = [
         (one.id, one.topic, done if one.refused is None else "stays", one.refused or one.note)

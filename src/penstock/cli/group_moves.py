@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from penstock import WalMessageQueue, errors
+from penstock import errors
 from penstock.cli.group_sight import topics_of
 from penstock.cli.places import Place
 from penstock.cli.positions import Bound, Position
-from penstock.cli.reading import assigned, bounds
-from penstock.transports import Consumer, EmbeddedTransport, Transport
+from penstock.cli.reading import bounds
+from penstock.transports import EmbeddedTransport, PartitionLag, Transport
+from penstock.upkeep import move_group
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ async def preview(
             for one in lags
             if not partitions or one.partition in partitions
             for target in [to.position(starts[one.partition], one.end)]
-            for after in [await _offset(transport, name, one.partition, target)]
+            for after in [await _offset(transport, name, one, target)]
         ]
 
 
@@ -74,36 +75,18 @@ async def _one_topic(transport: Transport, group: str, topic: str | None) -> str
     return found[0]
 
 
-async def _offset(transport: Transport, topic: str, partition: int, to: Position) -> int | None:
+async def _offset(transport: Transport, topic: str, lag: PartitionLag, to: Position) -> int | None:
     if isinstance(to, int):
         return to
     if isinstance(transport, EmbeddedTransport) and isinstance(to, datetime):
-        return await _offset_at(transport.queue, topic, partition, to)
+        async for record in transport.queue.replay(topic, start=to, partition=lag.partition):
+            return record.offset
+        return lag.end
     return None
-
-
-async def _offset_at(queue: WalMessageQueue, topic: str, partition: int, to: datetime) -> int:
-    """The first record from that time on; the end when there is none."""
-    async for record in queue.replay(topic, start=to, partition=partition):
-        return record.offset
-    await queue.create_topic(topic)  # which is there
-    return queue.durable_offset(topic, partition)
 
 
 async def move(place: Place, group: str, moves: Sequence[Move]) -> None:
     """Do it; SubscriberBusy when the group has members."""
     async with place.writing() as transport:
-        topic = moves[0].topic
-        if isinstance(transport, EmbeddedTransport):
-            async with transport.queue.subscribe(topic, group) as subscriber:
-                for one in moves:
-                    await subscriber.seek(one.target, partition=one.partition)
-            return
-        async with transport.subscribe(topic, group) as consumer:
-            await assigned(consumer, await transport.partitions(topic))
-            await _seek(consumer, moves)
-
-
-async def _seek(consumer: Consumer, moves: Sequence[Move]) -> None:
-    for one in moves:
-        await consumer.seek(one.target, partition=one.partition)
+        to = {one.partition: one.target for one in moves}
+        await move_group(transport, moves[0].topic, group, to)

@@ -12,12 +12,13 @@ import msgspec
 
 from penstock import System, errors
 from penstock.cli.editor import edited
-from penstock.cli.letters import Filter, Letter, Shelf, Step, refusal
-from penstock.cli.letters_bus import BusShelf, bus_names
-from penstock.cli.letters_topic import SUFFIX, TopicShelf
+from penstock.cli.letters import Filter, Letter, Shelf, refusal
+from penstock.cli.letters_bus import BusShelf
+from penstock.cli.letters_topic import TopicShelf
 from penstock.cli.places import Place
 from penstock.cli.positions import parse_time
 from penstock.transports import EmbeddedTransport
+from penstock.upkeep import LetterStep, bus_names, letter_topics
 
 # Choosing
 
@@ -81,11 +82,7 @@ async def _shelves(place: Place, *, read_only: bool = False) -> AsyncIterator[li
         shelves: list[Shelf] = []
         if isinstance(transport, EmbeddedTransport):
             shelves += [BusShelf(transport.queue, name) for name in bus_names(names)]
-        shelves += [
-            TopicShelf(transport, name)
-            for name in names
-            if name.endswith(SUFFIX) and not name.startswith("journal.")
-        ]
+        shelves += [TopicShelf(transport, name) for name in letter_topics(names)]
         yield shelves
 
 
@@ -136,20 +133,20 @@ def _check_json(before: bytes, changed: bytes) -> None:
         ) from None
 
 
-def refused_steps(letters: Sequence[Letter], *, force: bool) -> list[Step]:
+def refused_steps(letters: Sequence[Letter], *, force: bool) -> list[LetterStep]:
     """Those that are not replayed, each with the reason."""
     found = [(one, refusal(one, force=force)) for one in letters]
-    return [Step(one.id, one.topic, why) for one, why in found if why is not None]
+    return [LetterStep(one.id, one.topic, why) for one, why in found if why is not None]
 
 
-def planned_step(letter: Letter) -> Step:
+def planned_step(letter: Letter) -> LetterStep:
     """What would happen to a letter."""
-    return Step(letter.id, letter.topic)
+    return LetterStep(letter.id, letter.topic)
 
 
-async def replay_letters(place: Place, letters: Sequence[Letter]) -> list[Step]:
+async def replay_letters(place: Place, letters: Sequence[Letter]) -> list[LetterStep]:
     """Send them to where they came from, shelf by shelf."""
-    steps: list[Step] = []
+    steps: list[LetterStep] = []
     async with _shelves(place) as shelves:
         for shelf in shelves:
             mine = [one for one in letters if one.source == shelf.name]

@@ -9,9 +9,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from penstock.cli.formats import plain_bytes, time_text
-
-REPLAYS_MAX = 3
-"""A letter that came back so often is replayed when it is forced."""
+from penstock.resilience import DeadLetter
+from penstock.upkeep import LetterStep, key_bytes, too_often
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +42,31 @@ class Letter:
     """Why it cannot be replayed from here, or None."""
     own: Any = None
     """What the shelf knows it by."""
+
+    @classmethod
+    def of(cls, one: DeadLetter, source: str, **more: Any) -> Letter:
+        """A letter as the library has it; ``more`` is known better here."""
+        known = {
+            "id": one.id,
+            "topic": one.topic,
+            "reason": str(one.reason),
+            "error": one.error,
+            "error_type": one.error_type,
+            "handler": one.handler,
+            "group": one.group,
+            "key": key_bytes(one.key),
+            "value": one.raw,
+            "headers": {name: text.encode() for name, text in one.headers.items()},
+            "partition": one.partition,
+            "offset": one.offset,
+            "attempts": one.attempts,
+            "replays": one.replays,
+            "time_ms": one.last_failed_ms,
+            "traceback": one.traceback,
+            "edits": [f"{each.what} {each.note}".strip() for each in one.edits],
+            "original": one.original_raw,
+        }
+        return cls(source=source, **known | more)
 
     def plain(self) -> dict[str, Any]:
         """For programs."""
@@ -117,26 +141,6 @@ def _fits(wanted: str | None, name: str) -> bool:
     return wanted is None or wanted == name or fnmatchcase(name, wanted)
 
 
-@dataclass(frozen=True)
-class Step:
-    """What becomes of a letter."""
-
-    id: str
-    topic: str
-    refused: str | None = None
-    note: str = ""
-
-    def plain(self) -> dict[str, Any]:
-        """For programs."""
-        return {
-            "id": self.id,
-            "topic": self.topic,
-            "replayed": self.refused is None,
-            "refused": self.refused,
-            "note": self.note,
-        }
-
-
 class Shelf(ABC):
     """Where letters are."""
 
@@ -147,7 +151,7 @@ class Shelf(ABC):
         """All that are there, the oldest first."""
 
     @abstractmethod
-    async def replay(self, letters: Sequence[Letter]) -> list[Step]:
+    async def replay(self, letters: Sequence[Letter]) -> list[LetterStep]:
         """Send them to where they came from, and take them away. Those that fail stay."""
 
     @abstractmethod
@@ -161,8 +165,4 @@ class Shelf(ABC):
 
 def refusal(letter: Letter, *, force: bool) -> str | None:
     """Why a letter is not replayed, or None."""
-    if letter.refused is not None:
-        return letter.refused
-    if letter.replays >= REPLAYS_MAX and not force:
-        return f"it came back {letter.replays} times: mend the cause, then use --force"
-    return None
+    return letter.refused or (None if force else too_often(letter.replays))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from penstock import Record, System, errors
 from penstock.cli.positions import Position, Range
 from penstock.transports import EmbeddedTransport, PartitionLag, Transport
+from penstock.upkeep import assigned
 
 if TYPE_CHECKING:
     from penstock.transports import Consumer
@@ -23,7 +24,6 @@ POLL_SECONDS = 0.1
 """How often a log that another process writes to is looked at."""
 NOBODY = "penstock-cli"
 """A group that never reads: its lag is all that there is."""
-ASSIGN_SECONDS = 30.0
 IDLE_SECONDS = 5.0
 """So long without a record means that there are none, whatever the offsets say."""
 
@@ -167,20 +167,6 @@ async def _of_broker(
 
 def _is_some(part: Part) -> bool:
     return not isinstance(part.start, int) or part.start < part.stop
-
-
-async def assigned(consumer: Consumer, partitions: int) -> None:
-    """Wait until the consumer has all partitions of its topic."""
-    clock = System().clock
-    until = clock.monotonic() + ASSIGN_SECONDS
-    while len(consumer.assignment().partitions) < partitions:
-        if clock.monotonic() > until:
-            raise errors.SubscriberBusy(
-                f"group {consumer.group!r} of {consumer.topic!r} has other members: stop them first",
-                subscriber=consumer.group,
-                topic=consumer.topic,
-            )
-        await asyncio.sleep(POLL_SECONDS / 2)
 
 
 async def _from(

@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 from penstock import WalMessageQueue, errors
 from penstock.dashboard.broker import BrokerSource
 from penstock.dashboard.letters import LiveShelf, Shelf
-from penstock.dashboard.letters_log import JOURNAL, SUFFIX, LogShelf, bus_names
+from penstock.dashboard.letters_log import LogShelf
 from penstock.dashboard.letters_topic import TopicShelf
 from penstock.dashboard.sampler import SAMPLE_SECONDS, Sampler
 from penstock.dashboard.sources import LogSource, Source
 from penstock.observe import Observer
 from penstock.transports import EmbeddedTransport, Transport
+from penstock.upkeep import bus_names, letter_topics
 
 _T = TypeVar("_T")
 HOME_SECONDS = 30.0
@@ -109,11 +110,7 @@ class Board:
             topics = await source.topics()
             if isinstance(source, LogSource):
                 found += [LogShelf(source, name) for name in bus_names(topics) if name not in here]
-            found += [
-                TopicShelf(source, topic, self.at_home)
-                for topic in topics
-                if topic.endswith(SUFFIX) and not topic.startswith(JOURNAL)
-            ]
+            found += [TopicShelf(source, topic) for topic in letter_topics(topics)]
         return found
 
     async def close(self) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from penstock import Record, System, errors
 from penstock.dashboard.matching import Wanted, chosen
-from penstock.dashboard.sources import NOBODY, Source, assigned
+from penstock.dashboard.sources import NOBODY, Source
 from penstock.transports import Consumer, PartitionLag, Transport
+from penstock.upkeep import assigned
 
 BATCH_SECONDS = 5.0
 READERS_MAX = 4
@@ -67,10 +68,8 @@ class BrokerSource(Source):
         reader = await self._reader(topic)
         return await reader.offset_at(partition, time_ms)
 
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[Transport]:
-        """The same broker: what it is asked for has to be asked at home."""
-        yield self._transport
+    async def change(self, work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+        await self._at_home(work(self._transport))
 
     async def close(self) -> None:
         await self._at_home(self._close())

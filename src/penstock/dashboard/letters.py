@@ -13,6 +13,7 @@ import msgspec
 from penstock import errors
 from penstock.dashboard import texts
 from penstock.resilience import DeadLetter, DeadLetterFilter, DeadLetterQueue, Reason
+from penstock.upkeep import LetterStep
 
 SHOWN_MAX = 500
 """So many letters are listed, the newest; a filter finds the others."""
@@ -90,17 +91,6 @@ def listed(letters: Sequence[DeadLetter], choice: Choice) -> Listed:
     return Listed(tuple(reversed(fitting[-SHOWN_MAX:])), len(fitting), len(letters))
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What became, or would become, of a letter."""
-
-    id: str
-    topic: str
-    problem: str | None = None
-    """Why it stays, or None."""
-    note: str = ""
-
-
 class Shelf(ABC):
     """Where letters are."""
 
@@ -114,7 +104,7 @@ class Shelf(ABC):
         """All of them, the oldest first."""
 
     @abstractmethod
-    async def replay(self, ids: Collection[str], *, dry_run: bool, force: bool) -> list[Step]:
+    async def replay(self, ids: Collection[str], *, dry_run: bool, force: bool) -> list[LetterStep]:
         """Send them to where they came from; a dry run says what would happen."""
 
     @abstractmethod
@@ -142,9 +132,9 @@ class LiveShelf(Shelf):
     async def _letters(self) -> Sequence[DeadLetter]:
         return self._queue.list(DeadLetterFilter())
 
-    async def replay(self, ids: Collection[str], *, dry_run: bool, force: bool) -> list[Step]:
+    async def replay(self, ids: Collection[str], *, dry_run: bool, force: bool) -> list[LetterStep]:
         report = await self._at_home(self._queue.replay(list(ids), dry_run=dry_run, force=force))
-        return [Step(one.id, one.topic, one.refused or one.error) for one in report.steps]
+        return [LetterStep(one.id, one.topic, one.refused or one.error) for one in report.steps]
 
     async def purge(self, ids: Collection[str]) -> int:
         purged: int = await self._at_home(self._queue.purge(list(ids)))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from penstock import errors
 from penstock.dashboard import texts
-from penstock.dashboard.sources import Bounds, LogSource, Source, assigned
+from penstock.dashboard.sources import Bounds, Source
 from penstock.observe import GroupSnapshot
-from penstock.transports import StartPosition, Transport
+from penstock.transports import StartPosition
+from penstock.upkeep import move_group
 
 START, END, OFFSET, TIME = "start", "end", "offset", "time"
 
@@ -85,23 +85,7 @@ async def _move(source: Source, topic: str, before: int, bounds: Bounds, to: Tar
     return Move(bounds.partition, before, offset, offset)
 
 
-async def move(
-    source: Source, group: GroupSnapshot, moves: Sequence[Move], at_home: Callable[..., Any]
-) -> None:
+async def move(source: Source, group: GroupSnapshot, moves: Sequence[Move]) -> None:
     """Do it; SubscriberBusy when the group has members."""
-    async with source.writing() as transport:
-        if isinstance(source, LogSource):
-            async with transport.queue.subscribe(group.topic, group.group) as subscriber:
-                for one in moves:
-                    await subscriber.seek(one.target, partition=one.partition)
-            return
-        await at_home(_move_at_broker(transport, group, moves))
-
-
-async def _move_at_broker(
-    transport: Transport, group: GroupSnapshot, moves: Sequence[Move]
-) -> None:
-    async with transport.subscribe(group.topic, group.group, requires=["seek"]) as consumer:
-        await assigned(consumer, await transport.partitions(group.topic))
-        for one in moves:
-            await consumer.seek(one.target, partition=one.partition)
+    to = {one.partition: one.target for one in moves}
+    await source.change(lambda transport: move_group(transport, group.topic, group.group, to))

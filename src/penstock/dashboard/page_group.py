@@ -187,6 +187,6 @@ class _Seek:
         if not await parts.confirm("Seek the group?", what, "Seek", details):
             return
         source = self._board.source_of_group(group.source)
-        await moves.move(source, group, self._moves, self._board.at_home)
+        await moves.move(source, group, self._moves)
         self._forget()
         parts.tell(f"{group.group} goes on from there.")

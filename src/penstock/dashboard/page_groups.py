@@ -10,9 +10,9 @@ from nicegui import ui
 from penstock.dashboard import parts, texts
 from penstock.dashboard.figures import readable_groups
 from penstock.dashboard.frame import frame, live
-from penstock.dashboard.letters_log import JOURNAL
 from penstock.dashboard.parts import MOODS, Column, Table
 from penstock.observe import GroupSnapshot
+from penstock.upkeep import is_journal
 
 COLUMNS = (
     Column("group", "Group", link="path"),
@@ -40,8 +40,7 @@ def build() -> None:
                 [
                     row_of(one)
                     for one in groups
-                    if (text in one.group or text in one.topic)
-                    and not one.topic.startswith(JOURNAL)
+                    if (text in one.group or text in one.topic) and not is_journal(one.topic)
                 ]
             )
 

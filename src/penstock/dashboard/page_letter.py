@@ -15,6 +15,7 @@ from penstock.dashboard.page_letters import (
 )
 from penstock.dashboard.parts import careful
 from penstock.resilience import DeadLetter
+from penstock.upkeep import LetterStep
 
 
 async def build(shelf: str = "", letter: str = "") -> None:
@@ -76,7 +77,7 @@ class _Letter:
     async def _dry_run(self) -> None:
         await show_steps(await self._try())
 
-    async def _try(self) -> list[letters.Step]:
+    async def _try(self) -> list[LetterStep]:
         force = bool(self._force.value)
         return await self._shelf.replay([self._letter.id], dry_run=True, force=force)
 

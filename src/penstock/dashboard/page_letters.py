@@ -11,9 +11,10 @@ from nicegui import background_tasks, ui
 from penstock.dashboard import letters, parts, texts
 from penstock.dashboard.board import Board
 from penstock.dashboard.frame import frame
-from penstock.dashboard.letters import Choice, Listed, Shelf, Step
+from penstock.dashboard.letters import Choice, Listed, Shelf
 from penstock.dashboard.parts import Column, Table, careful
 from penstock.resilience import DeadLetter, Reason
+from penstock.upkeep import LetterStep
 
 COLUMNS = (
     Column("time", "Failed (UTC)", link="path"),
@@ -118,7 +119,7 @@ class _Letters:
         if ids := self._ids():
             await show_steps(await self._try(ids))
 
-    async def _try(self, ids: list[str]) -> list[Step]:
+    async def _try(self, ids: list[str]) -> list[LetterStep]:
         return await self._current().replay(ids, dry_run=True, force=bool(self._force.value))
 
     async def _replay(self) -> None:
@@ -160,19 +161,19 @@ def row_of(letter: DeadLetter, shelf: str) -> dict[str, Any]:
 # Also of the page of one letter
 
 
-def step_lines(steps: list[Step]) -> list[str]:
+def step_lines(steps: list[LetterStep]) -> list[str]:
     """What becomes of letters, a line each."""
     return [
-        f"{one.id}: stays, {one.problem}"
-        if one.problem
+        f"{one.id}: stays, {one.refused}"
+        if one.refused
         else f"{one.id}: goes to {one.topic}{'; ' + one.note if one.note else ''}"
         for one in steps
     ]
 
 
-async def show_steps(steps: list[Step]) -> None:
+async def show_steps(steps: list[LetterStep]) -> None:
     """What a dry run says."""
-    fine = sum(one.problem is None for one in steps)
+    fine = sum(one.refused is None for one in steps)
     with ui.dialog() as dialog, ui.card():
         parts.heading("Dry run")
         ui.label(f"{fine:,} of {len(steps):,} would be replayed. Nothing was changed.")
@@ -182,19 +183,19 @@ async def show_steps(steps: list[Step]) -> None:
     dialog.open()
 
 
-async def confirm_replay(steps: list[Step]) -> bool:
+async def confirm_replay(steps: list[LetterStep]) -> bool:
     """Ask, with what a dry run says."""
-    fine = sum(one.problem is None for one in steps)
+    fine = sum(one.refused is None for one in steps)
     what = f"This publishes {texts.plural(fine, 'message')} again, to the topic each came from."
     return await parts.confirm("Replay?", what, "Replay", step_lines(steps), "main-action")
 
 
-def tell_steps(steps: list[Step]) -> None:
+def tell_steps(steps: list[LetterStep]) -> None:
     """What a replay did."""
-    stays = [one for one in steps if one.problem is not None]
+    stays = [one for one in steps if one.refused is not None]
     told = f"Replayed {texts.plural(len(steps) - len(stays), 'dead letter')}."
     if stays:
-        told += f" {len(stays):,} stay: {stays[0].problem}"
+        told += f" {len(stays):,} stay: {stays[0].refused}"
     parts.tell(told, bad=bool(stays))
 
 

@@ -10,9 +10,9 @@ from nicegui import ui
 
 from penstock.dashboard import parts, texts
 from penstock.dashboard.frame import frame, live
-from penstock.dashboard.letters_log import JOURNAL
 from penstock.dashboard.parts import Column, Table, careful
 from penstock.observe import Snapshot, TopicSnapshot
+from penstock.upkeep import is_journal
 
 COLUMNS = (
     Column("topic", "Topic", link="path"),
@@ -121,5 +121,5 @@ def _common(source: str, topic: str, snapshot: Snapshot) -> dict[str, Any]:
         "groups": len(groups),
         "lag": lag,
         "lag_text": texts.count(lag),
-        "journal": topic.startswith(JOURNAL),
+        "journal": is_journal(topic),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,15 +12,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from penstock import Record, System, WalMessageQueue, errors
+from penstock import Record, WalMessageQueue, errors
 from penstock.dashboard.matching import Wanted, chosen, chosen_of_arrow
-from penstock.transports import Consumer, EmbeddedTransport, PartitionLag
+from penstock.transports import EmbeddedTransport, PartitionLag
 
 NOBODY = "penstock-dashboard"
 """A group that never reads: its lag is all that there is."""
 CHUNK_TIMEOUT_SECONDS = 20.0
-ASSIGN_SECONDS = 20.0
-POLL_SECONDS = 0.05
 ARROW_RECORDS_MIN = 1_000
 """Fewer records are read one by one, which needs no further package."""
 
@@ -64,8 +62,8 @@ class Source(ABC):
         """The first offset from that time on; the end when there is none, None: nobody knows."""
 
     @abstractmethod
-    def writing(self) -> Any:
-        """A context with a transport that may change things."""
+    async def change(self, work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+        """Do something with a transport that may change things, on the loop that it belongs to."""
 
     @abstractmethod
     async def topics(self) -> Sequence[str]:
@@ -156,20 +154,10 @@ class LogSource(Source):
         finally:
             await transport.close()
 
+    async def change(self, work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+        async with self.writing() as transport:
+            await work(transport)
+
     async def close(self) -> None:
         if self._reader is not None:
             await self._reader.close()
-
-
-async def assigned(consumer: Consumer, partitions: int) -> None:
-    """Wait until a consumer has all partitions of its topic; SubscriberBusy when others have some."""
-    clock = System().clock
-    until = clock.monotonic() + ASSIGN_SECONDS
-    while len(consumer.assignment().partitions) < partitions:
-        if clock.monotonic() > until:
-            raise errors.SubscriberBusy(
-                f"group {consumer.group!r} of {consumer.topic!r} has other members: stop them first",
-                subscriber=consumer.group,
-                topic=consumer.topic,
-            )
-        await asyncio.sleep(POLL_SECONDS)
