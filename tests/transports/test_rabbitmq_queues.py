@@ -184,6 +184,33 @@ async def test_what_a_lost_connection_had_comes_again_and_its_commit_is_refused(
                 await consumer.next_batch(0.2)
 
 
+async def test_a_channel_that_the_server_closes_is_taken_again(make, topic):
+    """As it does when a member does not commit for half an hour."""
+    async with make() as transport:
+        await transport.create_topic(topic, partitions=2)
+        await transport.produce(topic, numbered(10))
+        async with transport.subscribe(topic, "billing") as consumer:
+            await take(consumer, 10)
+            before = consumer.assignment().generation
+            channel = await consumer._queues[0].channel.get_underlay_channel()
+            await channel.basic_ack(delivery_tag=10**6)  # which it never gave
+            assert set(values_of(await take(consumer, 10))) == set(numbered(10))
+            assert consumer.assignment().generation > before
+            await consumer.commit()
+        assert transport.statistics().reconnects == 0
+
+
+async def test_queues_that_are_removed_are_told(server, make, topic):
+    async with make() as transport:
+        await transport.create_topic(topic)
+        async with transport.subscribe(topic, "billing") as consumer:
+            url = f"amqp://{LOGIN}@127.0.0.1:{server.amqp_port}/"
+            async with await aio_pika.connect(url) as connection, connection.channel() as channel:
+                await channel.queue_delete(f"penstock:{topic}:billing:0")
+            with pytest.raises(NotSupported, match="subscribe again"):
+                await consumer.next_batch(WAIT_SECONDS)
+
+
 async def test_no_answer_is_an_error_within_the_deadline(server, topic):
     async with Proxy("127.0.0.1", server.amqp_port) as proxy, far(proxy) as transport:
         await transport.create_topic(topic, partitions=1)

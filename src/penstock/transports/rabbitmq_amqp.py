@@ -44,8 +44,6 @@ class AmqpConnection:
         self._task: asyncio.Task[None] | None = None
         self._turn = 0
         self._closed = False
-        self.epoch = 0
-        """Grows with every connection that is lost: what was delivered on it comes again."""
         self.on_lost: set[Callable[[], None]] = set()
 
     # Life
@@ -90,7 +88,6 @@ class AmqpConnection:
             assert self._lost is not None
             await self._lost
             self._connected.clear()
-            self.epoch += 1
             for listener in list(self.on_lost):
                 listener()
             connection, self._connection = self._connection, None
@@ -176,14 +173,21 @@ class AmqpConnection:
         Unreachable when that takes too long, BrokerFailed when the server refuses.
         """
         self.check_open()
+        return await self.waiting(self._tried(work))
+
+    async def waiting(self, work: Awaitable[_T]) -> _T:
+        """Wait for something; Unreachable when that takes too long."""
         try:
             async with asyncio.timeout(CALL_SECONDS):
-                while True:
-                    with suppress(*LOST):
-                        return await self.attempt(lambda: self._on_channel(work))
-                    await asyncio.sleep(PAUSE_SECONDS)
+                return await work
         except TimeoutError:
             raise self.settings.unreachable(CALL_SECONDS, self.counts.last_error) from None
+
+    async def _tried(self, work: Callable[[AbstractChannel], Awaitable[_T]]) -> _T:
+        while True:
+            with suppress(*LOST):
+                return await self.attempt(lambda: self._on_channel(work))
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def _on_channel(self, work: Callable[[AbstractChannel], Awaitable[_T]]) -> _T:
         channel = await self.channel()
@@ -194,7 +198,10 @@ class AmqpConnection:
                 await channel.close()
 
     async def attempt(self, work: Callable[[], Awaitable[_T]], seconds: float | None = None) -> _T:
-        """Try once. One of ``LOST`` when the connection is gone, or does not answer in time."""
+        """Try once, as soon as there is a connection: :meth:`waiting` bounds that.
+
+        One of ``LOST`` when the connection is lost meanwhile, or does not answer in time.
+        """
         seconds = seconds or self.settings.answer_seconds
         self.check_open()
         lost = await self._alive()

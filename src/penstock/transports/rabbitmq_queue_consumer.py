@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -109,7 +109,7 @@ class QueueConsumer(Consumer):
             self._queues = [_Queue(name) for name in names]
             self._among.add(self)
             try:
-                await self._consume()
+                await self._connection.waiting(self._consume())
             except BaseException:
                 await self._let_go()
                 self._among.discard(self)
@@ -135,23 +135,26 @@ class QueueConsumer(Consumer):
         await self._give_queues()
         channel, self._lock_channel = self._lock_channel, None
         if channel is not None and self._lock is not None and not channel.is_closed:
-            with suppress(*LOST, AMQPException, PenstockError):
-                await self._connection.attempt(partial(self._unlocked, channel, self._lock))
+            await self._ended(partial(self._unlocked, channel, self._lock))
 
     @staticmethod
     async def _unlocked(channel: AbstractChannel, lock: str) -> None:
         await channel.queue_delete(lock)
         await channel.close()
 
+    async def _ended(self, end: Callable[[], Awaitable[None]]) -> None:
+        """As far as the server can be reached; else it notices by itself."""
+        with suppress(*LOST, AMQPException, PenstockError):
+            await self._connection.waiting(self._connection.attempt(end))
+
     async def _give_queues(self) -> None:
         for queue in self._queues:
             channel, queue.channel = queue.channel, None
             if channel is not None and not channel.is_closed:
-                with suppress(*LOST, AMQPException, PenstockError):
-                    await self._connection.attempt(channel.close)
+                await self._ended(channel.close)
 
     async def _stay(self) -> None:
-        """Take the queues again whenever the connection was lost."""
+        """Take the queues again whenever the connection, or one of them, was lost."""
         while True:
             await self._lost.wait()
             self._lost.clear()
@@ -236,6 +239,7 @@ class QueueConsumer(Consumer):
         try:
             found = await channel.get_queue(queue.name)
             queue.channel = channel  # the first messages come before the answer
+            await self._watch(queue, channel)
             await found.consume(arrived)
         except ChannelNotFoundEntity:
             raise NotSupported(
@@ -249,6 +253,20 @@ class QueueConsumer(Consumer):
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
             raise
+
+    async def _watch(self, queue: _Queue, channel: AbstractChannel) -> None:
+        """The server may end a channel, or the reading of a queue, and keep the connection.
+
+        It does so for a member that does not commit for half an hour.
+        """
+
+        def ended(*_: object) -> None:
+            if queue.channel is channel:
+                self._lost.set()
+
+        channel.close_callbacks.add(ended)
+        beneath = await channel.get_underlay_channel()
+        beneath.on_consumer_cancel_callbacks.add(ended)
 
     # Reading
 
@@ -366,7 +384,7 @@ class QueueConsumer(Consumer):
             await channel.set_qos(prefetch_count=self._prefetch)
 
         try:
-            await self._connection.attempt(both)
+            await self._connection.waiting(self._connection.attempt(both))
         except (*LOST, AMQPException):
             raise self._fenced(queue) from None
 
