@@ -179,7 +179,9 @@ class PulsarServer:
             except urllib.error.HTTPError as refused:
                 if "bookies" not in str(refused) or time.monotonic() > until:
                     raise
-            time.sleep(0.2)
+            assert self._process is not None
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.2)
 
     def _call(self, method: str, path: str, body: object) -> bytes:
         request = urllib.request.Request(
