@@ -22,12 +22,14 @@ from typing import Any, Self
 import msgspec
 import pytest
 
+from penstock.errors import PenstockError
 from penstock.log.queue import WalMessageQueue
 from penstock.log.receipts import Acknowledgement
 from penstock.log.records import Record
 from penstock.log.topic import TopicConfig
 from tests.crash import writer as program
 from tests.crash.writer import FRAME, Kind, Spec
+from tests.scoreboard import Scores
 
 PROGRAM = Path(program.__file__)
 F_SETPIPE_SZ = 1031
@@ -40,6 +42,30 @@ def seed_of(request: pytest.FixtureRequest) -> int:
     seed = int(chosen) if chosen else random.SystemRandom().randrange(1 << 32)
     print(f"{request.node.name}: PENSTOCK_SEED={seed}")
     return seed
+
+
+@dataclass
+class Tried:
+    """What a test tells the scoreboard of one line."""
+
+    count: int = 0
+    measured: dict[str, float] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def scoring(scored: Scores, number: int, seed: int) -> Iterator[Tried]:
+    """Tell the scoreboard what was tried inside; a check that fails there is one that went wrong."""
+    tried = Tried()
+    begin = time.monotonic()
+    try:
+        yield tried
+    except (AssertionError, PenstockError) as failure:
+        failure.add_note(f"PENSTOCK_SEED={seed}")
+        with contextlib.suppress(AssertionError):
+            scored(number, tried=max(1, tried.count), bad=1, seed=seed, **tried.measured)
+        raise
+    tried.measured["seconds_in_all"] = time.monotonic() - begin
+    scored(number, tried=tried.count, bad=0, seed=seed, **tried.measured)
 
 
 # --------------------------------------------------------------------------------------- writers
