@@ -34,13 +34,15 @@ class Havoc:
         self._wake_at: list[tuple[float, int]] = []
         self._time = 0.0
 
-    def run(self, rounds: int) -> None:
-        """Start one process for each role, do harm so many times, and kill them all."""
+    def run(self, rounds: int, enough: Callable[[], bool] = lambda: True) -> None:
+        """Start one process for each role, do harm so many times and until enough, kill them all."""
         try:
             for role in self._roles:
                 self._start(role)
             self._wait(1.0)
             for _ in range(rounds):
+                self._round()
+            while not enough():
                 self._round()
         finally:
             for pid in list(self._children):

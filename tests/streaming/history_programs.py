@@ -3,10 +3,12 @@
 import asyncio
 import random
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import BusyError, DeadlineExceeded, Fenced
+from penstock.errors import BusyError, DeadlineExceeded, Fenced, StoreFailed
+from penstock.log.transaction import Transaction
 from penstock.testing import HistoryRecorder
 from penstock.transports import Consumer, EmbeddedTransport, StreamBatch
 
@@ -14,7 +16,10 @@ TOPIC = "events"
 PARTITIONS = 4
 KEYS = 10
 LEASE_SECONDS = 0.6
+TELLER = "teller"
 VALUES_EACH = 10_000_000
+BATCHES = [1, 10, 500, 1_000]
+READS = [1, 50, 2_000, 2_000]
 
 
 @dataclass
@@ -23,31 +28,57 @@ class Orders:
 
     number: int
     role: str
-    """``producer``, or the name of the group to be a member of."""
+    """``producer``, ``teller``, or the name of the group to be a member of."""
     log: str
     histories: str
     seed: int
+    pause: float = 0.002
+    """Seconds between two sends, on average: what is sent must be read, too."""
+    bug: str = ""
+    """One of ``BUGS``."""
 
-    @property
-    def name(self) -> str:
-        return f"{self.role}-{self.number}"
-
-    def recorder(self) -> HistoryRecorder:
-        return HistoryRecorder(Path(self.histories, self.name), self.name)
+    def recorder(self, stay: int = 0) -> HistoryRecorder:
+        name = f"{self.role}-{self.number}-{stay}"
+        return HistoryRecorder(Path(self.histories, name), name)
 
 
 def run(orders: Orders) -> None:
+    if orders.bug:
+        BUGS[orders.bug]()
     asyncio.run(work(orders))
 
 
+def let_aborted_transactions_happen() -> None:
+    Transaction.abort = Transaction.commit  # type: ignore[assignment,method-assign]
+
+
+def lose_records() -> None:
+    """Some are acknowledged, and not there."""
+    produce = EmbeddedTransport.produce
+
+    async def forgetful(transport: Any, topic: Any, values: Any, *, keys: Any) -> Any:
+        if len(values) == 10:
+            return await produce(transport, topic, values[:9], keys=keys[:9])
+        return await produce(transport, topic, values, keys=keys)
+
+    EmbeddedTransport.produce = forgetful  # type: ignore[assignment,method-assign]
+
+
+BUGS = {
+    "aborted transactions happen": let_aborted_transactions_happen,
+    "records are lost": lose_records,
+}
+"""What the checker must find, when a process has it."""
+
+
 async def work(orders: Orders) -> None:
-    with orders.recorder() as recorder:
-        async with EmbeddedTransport(orders.log) as transport:
-            await transport.create_topic(TOPIC, partitions=PARTITIONS)
-            if orders.role == "producer":
-                await produce(transport, orders, recorder)
-            else:
-                await consume(transport, orders, recorder)
+    async with EmbeddedTransport(orders.log) as transport:
+        await transport.create_topic(TOPIC, partitions=PARTITIONS)
+        if orders.role not in ("producer", "teller"):
+            await consume(transport, orders)
+        with orders.recorder() as recorder:
+            send = produce if orders.role == "producer" else tell
+            await send(transport, orders, recorder)
 
 
 async def produce(transport: EmbeddedTransport, orders: Orders, recorder: HistoryRecorder) -> None:
@@ -56,7 +87,7 @@ async def produce(transport: EmbeddedTransport, orders: Orders, recorder: Histor
     first = orders.number * VALUES_EACH
     while True:
         key = chance.randrange(KEYS)
-        values = list(range(first, first + chance.randint(1, 8)))
+        values = list(range(first, first + chance.choice(BATCHES)))
         first = values[-1] + 1
         recorder.sending(values, [key] * len(values))
         try:
@@ -68,7 +99,49 @@ async def produce(transport: EmbeddedTransport, orders: Orders, recorder: Histor
         ((partition, (start, end)),) = sent.ranges.items()
         together = end - start == len(values)
         recorder.sent(values, partition, range(start, end) if together else ())
-        await asyncio.sleep(chance.uniform(0, 0.004))
+        await asyncio.sleep(chance.uniform(0, 2 * orders.pause))
+
+
+async def tell(transport: EmbeddedTransport, orders: Orders, recorder: HistoryRecorder) -> None:
+    """Transactions over several partitions; some are aborted. Tellers take each other's names."""
+    chance = random.Random(orders.seed)
+    first = orders.number * VALUES_EACH
+    producer = transport.queue.producer(f"{TELLER}-{orders.number % 2}")
+    while True:
+        values = list(range(first, first + chance.choice(BATCHES)))
+        first = values[-1] + 1
+        keys = [chance.randrange(KEYS) for _ in values]
+        recorder.sending(values, keys)
+        try:
+            if await transact(producer.transaction(), values, keys, chance, recorder):
+                recorder.sent(values)
+            else:
+                recorder.refused(values)
+        except Fenced:
+            recorder.refused(values)  # nothing happened
+            await producer.open()
+        except (BusyError, StoreFailed):
+            continue  # the outcome is unknown
+        await asyncio.sleep(chance.uniform(0, 2 * orders.pause))
+
+
+async def transact(
+    transaction: Transaction,
+    values: list[int],
+    keys: list[int],
+    chance: random.Random,
+    recorder: HistoryRecorder,
+) -> bool:
+    """Whether it was committed; else it was aborted."""
+    await transaction.publish_many(
+        TOPIC, [b"%d" % value for value in values], keys=[b"%d" % key for key in keys]
+    )
+    if chance.random() < 0.2:
+        await transaction.abort()
+        return False
+    recorder.deciding(values)
+    await transaction.commit()
+    return True
 
 
 class Reading:
@@ -121,18 +194,26 @@ class Reading:
         self.recorder.committed(self.group, began, done)
 
 
-async def consume(transport: EmbeddedTransport, orders: Orders, recorder: HistoryRecorder) -> None:
+async def consume(transport: EmbeddedTransport, orders: Orders) -> None:
+    """Be a member again and again: each time it comes or goes, the group is balanced anew."""
     chance = random.Random(orders.seed)
-    began = recorder.now()
-    consumer = transport.subscribe(TOPIC, orders.role, lease_seconds=LEASE_SECONDS)
-    async with consumer:
-        reading = Reading(consumer, recorder, began)
-        while True:
-            batch = await reading.poll(0.2, chance.randint(1, 40))
-            if batch is not None and chance.random() < 0.7:
-                await reading.commit(batch)
-            if chance.random() < 0.2:
-                await asyncio.sleep(chance.uniform(0, 0.01))
+    for stay in count():
+        with orders.recorder(stay) as recorder:
+            began = recorder.now()
+            consumer = transport.subscribe(TOPIC, orders.role, lease_seconds=LEASE_SECONDS)
+            async with consumer:
+                polls = chance.choice([1, 10, 200, 200, 1_000])
+                await stay_in(Reading(consumer, recorder, began), chance, polls)
+
+
+async def stay_in(reading: "Reading", chance: random.Random, polls: int) -> None:
+    for _ in range(polls):
+        batch = await reading.poll(0.2, chance.choice(READS))
+        if chance.random() < 0.1:
+            # The time to become a zombie.
+            await asyncio.sleep(chance.uniform(0, 0.04))
+        if batch is not None and chance.random() < 0.7:
+            await reading.commit(batch)
 
 
 async def drain(orders: Orders) -> None:

@@ -1,6 +1,7 @@
 """Producers and members of groups, killed and paused at random: their histories have no anomaly."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -8,49 +9,89 @@ import pytest
 from penstock.testing import HistoryReport, check_history, read_history
 from tests.crash.kill_rig import processes
 from tests.crash.rigs import seed_of
+from tests.scoreboard import Scores, amount, short_amount
 from tests.streaming import history_programs as programs
 from tests.streaming.havoc import Havoc
 
-ROLES = ["producer", "producer", "billing", "billing", "billing", "audit", "audit"]
+ROLES = ["producer", "producer", "teller", "teller", *["billing"] * 3, *["audit"] * 2]
+GROUPS = ["audit", "billing"]
+PARTS = 5
+BYTES_EACH = 26
+"""What an operation takes in the files, at the least."""
 
 processes.set_forkserver_preload([programs.__name__])
 
 
-def run(folder: Path, seed: int, rounds: int) -> HistoryReport:
-    """Havoc, then each group reads what is left."""
-    log, histories = folder / "log", folder / "histories"
-    histories.mkdir()
+class Histories:
+    """Havoc over processes that write down what they do, and what the checker says of it."""
 
-    def orders(role: str, number: int, seed: int) -> programs.Orders:
-        return programs.Orders(number, role, str(log), str(histories), seed)
+    def __init__(self, folder: Path, seed: int, bug: str = "") -> None:
+        self._bug = bug
+        self._log, self._files = folder / "log", folder / "histories"
+        self._files.mkdir()
+        # A pause may be long enough for a group to go on without the member.
+        self.havoc = Havoc(
+            seed,
+            ROLES,
+            lambda *words: (programs.run, (self._orders(*words),)),
+            3 * programs.LEASE_SECONDS,
+        )
 
-    # A pause may be long enough for a group to go on without the member.
-    havoc = Havoc(
-        seed, ROLES, lambda *words: (programs.run, (orders(*words),)), 3 * programs.LEASE_SECONDS
-    )
-    havoc.run(rounds)
-    for group in sorted(set(ROLES) - {"producer"}):
-        asyncio.run(programs.drain(orders(group, havoc.number(), 0)))
-    report = check_history(read_history(sorted(histories.iterdir())))
-    print(f"{havoc.kills} kills, {havoc.pauses} pauses\n{report}")
-    return report
+    def _orders(self, role: str, number: int, seed: int) -> programs.Orders:
+        return programs.Orders(number, role, str(self._log), str(self._files), seed, bug=self._bug)
 
+    def run(self, operations: int, rounds: int = 15) -> HistoryReport:
+        """Havoc until so many records were sent and read; then each group reads what is left."""
+        self.havoc.run(rounds, lambda: self._have(operations))
+        for group in GROUPS:
+            asyncio.run(programs.drain(self._orders(group, self.havoc.number(), 0)))
+        report = check_history(read_history(sorted(self._files.iterdir())))
+        print(f"{self.havoc.kills} kills, {self.havoc.pauses} pauses\n{report}")
+        return report
 
-def check(report: HistoryReport, least: int) -> None:
-    assert report.is_clean, str(report)
-    assert report.acknowledged > least, "there was something to lose"
-    assert report.read > 2 * least
+    def _have(self, operations: int) -> bool:
+        size = sum(file.stat().st_size for file in self._files.iterdir())
+        return size > operations * BYTES_EACH
+
+    def check(self, operations: int, scored: Scores, seed: int) -> None:
+        began = time.monotonic()
+        report = self.run(operations)
+        assert report.acknowledged > operations / 10, "there was something to lose"
+        assert report.sent + report.read >= operations
+        scored(
+            12,
+            tried=report.sent + report.read,
+            bad=sum(report.counts.values()),
+            seed=seed,
+            operations_per_second=(report.sent + report.read) / (time.monotonic() - began),
+        )
 
 
 @pytest.mark.acceptance(76, 77)
-@pytest.mark.timeout(120)
-def test_killed_and_paused_processes_leave_no_anomaly(request, folder):
-    check(run(folder, seed_of(request), 15), 100)
+@pytest.mark.timeout(300)
+def test_killed_and_paused_processes_leave_no_anomaly(request, folder, scored):
+    seed = seed_of(request)
+    Histories(folder, seed).check(short_amount(12), scored, seed)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("bug", "anomaly"),
+    [
+        ("aborted transactions happen", "aborted read"),
+        ("records are lost", "stale"),
+    ],
+)
+def test_a_seeded_bug_shows(request, folder, bug, anomaly):
+    """The rig finds what it is there to find."""
+    report = Histories(folder, seed_of(request), bug).run(20_000, rounds=5)
+    assert report.counts.get(anomaly), str(report)
 
 
 @pytest.mark.torture
 @pytest.mark.acceptance(76, 77)
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("part", range(5))
-def test_long_havoc_leaves_no_anomaly(request, folder, part):
-    check(run(folder, seed_of(request), 400), 10_000)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_long_havoc_leaves_no_anomaly(request, folder, scored, part):
+    seed = seed_of(request) + part
+    Histories(folder, seed).check(amount(12) // PARTS + 1, scored, seed)

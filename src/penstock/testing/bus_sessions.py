@@ -183,7 +183,7 @@ class SessionConformance(BusFixtures):
         count = 200
         ready = threading.Barrier(3)
         published = threading.Barrier(3)
-        buses = [make_bus(name=f"bus {number}") for number in range(3)]
+        buses = [make_bus(name=f"bus-{number}") for number in range(3)]
         seen: list[list[tuple[int, int]]] = [[], [], []]
 
         async def live(mine: int) -> None:

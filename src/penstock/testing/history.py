@@ -39,9 +39,16 @@ class Sent(Operation, frozen=True, kw_only=True, gc=False, tag="sent"):
     """A send was acknowledged."""
 
     values: list[int]
-    partition: int
+    partition: int = -1
+    """-1: the acknowledgement did not tell, as that of a transaction over several partitions."""
     offsets: list[int] = []
     """Empty: the acknowledgement did not tell."""
+
+
+class Deciding(Operation, frozen=True, kw_only=True, gc=False, tag="deciding"):
+    """A transaction with these records is about to be committed: before that none may be read."""
+
+    values: list[int]
 
 
 class Refused(Operation, frozen=True, kw_only=True, gc=False, tag="refused"):
@@ -100,7 +107,16 @@ class Drained(Operation, frozen=True, kw_only=True, gc=False, tag="drained"):
 
 
 AnyOperation = (
-    Sending | Sent | Refused | Polled | Committing | Committed | Assigned | Sought | Drained
+    Sending
+    | Sent
+    | Deciding
+    | Refused
+    | Polled
+    | Committing
+    | Committed
+    | Assigned
+    | Sought
+    | Drained
 )
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyOperation)
@@ -138,8 +154,8 @@ class HistoryRecorder:
             Sending(process=self.process, at=self.now(), values=list(values), keys=list(keys))
         )
 
-    def sent(self, values: Sequence[int], partition: int, offsets: Sequence[int] = ()) -> None:
-        """A send of records of one partition was acknowledged."""
+    def sent(self, values: Sequence[int], partition: int = -1, offsets: Sequence[int] = ()) -> None:
+        """A send of records of one partition, or a transaction, was acknowledged."""
         self._write(
             Sent(
                 process=self.process,
@@ -149,6 +165,10 @@ class HistoryRecorder:
                 offsets=list(offsets),
             )
         )
+
+    def deciding(self, values: Sequence[int]) -> None:
+        """Call it before the commit of a transaction, with all of its records."""
+        self._write(Deciding(process=self.process, at=self.now(), values=list(values)))
 
     def refused(self, values: Sequence[int]) -> None:
         """It is certain that these were not written, or their transaction was aborted."""

@@ -7,40 +7,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.testing.history_columns import (
-    UNKNOWN,
-    Columns,
-    Numbers,
-    place_name,
-    places,
-)
+from penstock.testing.history_columns import UNKNOWN, Numbers, place_name
+from penstock.testing.history_time import precommitted_reads, time_order, torn_transactions
+from penstock.testing.history_view import History
 
 Found = Iterator[str]
 Flags = NDArray[np.bool_]
-
-
-class History:
-    """The columns of a history, and what several checks need of them."""
-
-    def __init__(self, columns: Columns) -> None:
-        self.columns = columns
-        reads, sent = columns.reads, columns.sent
-        self.read_places = places(reads["partition"], reads["offset"])
-        known = sent["offset"] != UNKNOWN
-        valid = ~np.isin(sent["value"], columns.refused)
-        self.acknowledged = {name: column[valid] for name, column in sent.items()}
-        """What was sent for good."""
-        self.placed = {name: column[known & valid] for name, column in sent.items()}
-        """Those of them whose offsets are known."""
-        self.placed_places = places(self.placed["partition"], self.placed["offset"])
-        self.known_places = np.union1d(self.read_places, self.placed_places)
-        """Where a record is, for certain."""
-
-    def between(self, first: Numbers, second: Numbers) -> Numbers:
-        """How many records are known to be between two places of a partition."""
-        up_to = np.searchsorted(self.known_places, second, "left")
-        from_on = np.searchsorted(self.known_places, first, "right")
-        return np.asarray(up_to - from_on, dtype=np.int64)
 
 
 def _pairs(values: Numbers, at: Numbers) -> tuple[Numbers, Numbers]:
@@ -191,12 +163,22 @@ def internal_skips(history: History) -> Found:
 
 def nonmonotonic_sends(history: History) -> Found:
     """A process sent one record after another, and they are the other way round in the log."""
+    return _sends(history, within=False)
+
+
+def internal_nonmonotonic_sends(history: History) -> Found:
+    """Records of one send are the other way round in the log."""
+    return _sends(history, within=True)
+
+
+def _sends(history: History, *, within: bool) -> Found:
     sent = history.placed
     order = np.lexsort((np.arange(len(sent["value"])), sent["partition"], sent["process"]))
     one, other = order[:-1], order[1:]
     follow = (sent["process"][one] == sent["process"][other]) & (
         sent["partition"][one] == sent["partition"][other]
     )
+    follow &= (sent["operation"][one] == sent["operation"][other]) == within
     back = follow & (sent["offset"][other] <= sent["offset"][one])
     for first, second in zip(one[back], other[back], strict=True):
         yield (
@@ -318,11 +300,15 @@ CHECKS: dict[str, Callable[[History], Found]] = {
     "inconsistent offset": inconsistent_offsets,
     "phantom": phantoms,
     "aborted read": aborted_reads,
+    "precommitted read": precommitted_reads,
+    "torn transaction": torn_transactions,
     "nonmonotonic poll": nonmonotonic_polls,
     "nonmonotonic poll, internal": internal_nonmonotonic_polls,
     "poll skip": poll_skips,
     "poll skip, internal": internal_skips,
     "nonmonotonic send": nonmonotonic_sends,
+    "nonmonotonic send, internal": internal_nonmonotonic_sends,
+    "order in time": time_order,
     "offset went back": offsets_back,
     "offset went ahead": offsets_ahead,
     "commit went back": commits_back,

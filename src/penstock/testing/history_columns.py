@@ -13,6 +13,7 @@ from penstock.testing.history import (
     Assigned,
     Committed,
     Committing,
+    Deciding,
     Drained,
     Polled,
     Refused,
@@ -72,9 +73,11 @@ class Columns:
     """What a history says; see :func:`columns_of`."""
 
     sends: dict[str, Numbers]
-    """value, key, process, number: the how manieth send of all."""
+    """value, key, process, at, number: the how manieth send of all."""
     sent: dict[str, Numbers]
-    """value, process, partition, offset."""
+    """value, process, partition, offset, at."""
+    decided: dict[str, Numbers]
+    """Records of transactions whose commits began: value, at."""
     refused: Numbers
     reads: dict[str, Numbers]
     """value, group, process, session, partition, offset, began, at."""
@@ -109,8 +112,9 @@ class _Builder:
         self.processes: dict[str, int] = {}
         self.members: dict[tuple[int, int], _Member] = {}
         self.sessions = 0
-        self.sends = Rows("process", "value key number")
-        self.sent = Rows("process partition", "value offset")
+        self.sends = Rows("process at", "value key number")
+        self.sent = Rows("process partition at", "value offset")
+        self.decided = Rows("at", "value")
         self.refused: list[int] = []
         self.reads = Rows("group process session partition began at", "value offset")
         self.attempts = Rows("group at", "partition offset")
@@ -129,10 +133,12 @@ class _Builder:
                 keys = keys or [UNKNOWN] * len(values)
                 first, self.sends_so_far = self.sends_so_far, self.sends_so_far + len(values)
                 numbers = list(range(first, self.sends_so_far))
-                self.sends.add(process, value=values, key=keys, number=numbers)
+                self.sends.add(process, operation.at, value=values, key=keys, number=numbers)
             case Sent(values=values, partition=partition, offsets=offsets):
                 offsets = offsets or [UNKNOWN] * len(values)
-                self.sent.add(process, partition, value=values, offset=offsets)
+                self.sent.add(process, partition, operation.at, value=values, offset=offsets)
+            case Deciding(values=values):
+                self.decided.add(operation.at, value=values)
             case Refused(values=values):
                 self.refused.extend(values)
             case _:
@@ -219,6 +225,7 @@ def columns_of(operations: Iterable[AnyOperation]) -> Columns:
     return Columns(
         builder.sends.columns(),
         builder.sent.columns(),
+        builder.decided.columns(),
         np.array(builder.refused, dtype=np.int64),
         builder.reads.columns(),
         builder.attempts.columns(),

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from penstock.testing.history import AnyOperation
-from penstock.testing.history_checks import CHECKS, History
+from penstock.testing.history_checks import CHECKS
 from penstock.testing.history_columns import columns_of
+from penstock.testing.history_view import History
 
 EXAMPLES_MAX = 5
 
