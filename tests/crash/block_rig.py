@@ -129,11 +129,11 @@ class LoggedDisk:
     def _wait_for_the(self, daemon: subprocess.Popen[bytes], exported: Path) -> None:
         deadline = time.monotonic() + START_SECONDS
         while exported.stat().st_size != self.size:
-            if daemon.poll() is not None:
+            assert time.monotonic() < deadline, "the daemon does not export its device"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                daemon.wait(0.01)
                 assert daemon.stderr is not None
                 pytest.skip(f"the daemon does not export: {daemon.stderr.read().decode()}")
-            assert time.monotonic() < deadline, "the daemon does not export its device"
-            time.sleep(0.01)
 
 
 @dataclass
