@@ -44,7 +44,7 @@ bench: environment ## Measure the log and the bus beside others; prints tables, 
 	@echo "Measuring ..."
 	@$(RUN)/python -m benchmarks $(ARGS)
 
-# The scoreboard of a run: where its figures go, and the table of them.
+# The scoreboard of a run: where its figures go. PAGE=1 puts them into docs/reliability.md too.
 SCOREBOARD ?= build/scoreboard
 torture: environment ## Run the long tests (hours): kills, power cuts, crash states; ends with the scoreboard
 	@scripts/system-packages
@@ -53,7 +53,7 @@ torture: environment ## Run the long tests (hours): kills, power cuts, crash sta
 	@rm -rf $(SCOREBOARD)
 	@HYPOTHESIS_PROFILE=torture PENSTOCK_SCOREBOARD=$(SCOREBOARD) \
 	    $(RUN)/python -m pytest -m torture --timeout 14400 $(ARGS); ended=$$?; \
-	    $(RUN)/python -m tests.scoreboard $(SCOREBOARD) && exit $$ended
+	    $(RUN)/python -m tests.scoreboard $(SCOREBOARD) $(if $(PAGE),--page) && exit $$ended
 
 docs: environment ## Build the documentation site into site/
 	@echo "Building the documentation ..."

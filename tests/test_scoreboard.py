@@ -77,3 +77,18 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Scores("a::first")(3, tried=1, bad=0)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_page_shows_the_figures_that_are_kept_beside_it():
+    page, figures = scoreboard.PAGE.read_text(), scoreboard.kept()
+    assert scoreboard.on_page(page, figures) == page
+    assert sum(one.bad for one in figures) == 0
+
+
+def test_a_table_is_put_between_the_marks_of_a_page():
+    page = f"a\n{scoreboard.BEGIN}\nold\n{scoreboard.END}\nb\n"
+    once = scoreboard.on_page(page, [])
+    assert once.startswith("a\n")
+    assert once.endswith("\nb\n")
+    assert "old" not in once
+    assert scoreboard.on_page(once, []) == once
