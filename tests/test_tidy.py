@@ -40,6 +40,7 @@ OTHER_FILE_LINES_MAX = 800
 # A new package or module directly under src/penstock gets its place here.
 LAYERS = [
     {"errors", "inotify"},
+    {"names"},
     {"config", "hashing", "messages", "system"},
     {"bus"},
     {"resilience", "pressure"},

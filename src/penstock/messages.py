@@ -16,7 +16,8 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar, dataclass_transform
 
 import msgspec
 
-from penstock.errors import InvalidName, InvalidOption, UsageError
+from penstock.errors import InvalidOption, UsageError
+from penstock.names import check_name
 
 Result = TypeVar("Result")
 AnyType = TypeVar("AnyType", bound=type)
@@ -102,8 +103,7 @@ class Marks(NamedTuple):
 
 def topic(name: str, *, key: str | None = None) -> Callable[[AnyType], AnyType]:
     """Give messages of this class a topic, and name the field that keeps them in order."""
-    if not name:
-        raise InvalidName(f"a topic cannot be called {name!r}: give it a name", name=name)
+    check_name("topic", name)
 
     def mark(kind: AnyType) -> AnyType:
         if key is not None and not _has_field(kind, key):

@@ -42,6 +42,7 @@ from penstock.messages import (
     CommandResult,
     Envelope,
 )
+from penstock.names import check_label, check_name
 from penstock.system import System
 
 logger = logging.getLogger("penstock.bus")
@@ -85,7 +86,7 @@ class MessageBus:
         event_log: bool = False,
         redeliver: bool = True,
     ) -> None:
-        self.name = name
+        self.name = check_name("bus", name)
         self._system = system or System()
         self._timers = Timers(self._system.clock)
         self._registry = Registry()
@@ -300,9 +301,9 @@ class MessageBus:
 
     def session(self, name: str) -> Session:
         """Open a session; ``async with`` closes it and removes its handlers."""
-        if not name or name == DEFAULT_SESSION or name in self._sessions:
+        if check_label("session", name) == DEFAULT_SESSION or name in self._sessions:
             raise UsageError(
-                f"a session cannot be called {name!r}: it is empty, reserved, or open already"
+                f"a session cannot be called {name!r}: it is reserved, or open already"
             )
         session = self._sessions[name] = Session(self, name)
         return session

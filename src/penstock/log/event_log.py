@@ -46,7 +46,7 @@ class LogEvents:
     batch_bytes_max = APPEND_BYTES_MAX
 
     def __init__(self, queue: WalMessageQueue, name: str, retention: Retention) -> None:
-        self.topic = check_name("topic", f"bus.{name}.events")
+        self.topic = check_name("topic", f"bus.{check_name('bus', name)}.events")
         self._queue = queue
         self._retention = retention
         self._subscription: Subscription | None = None

@@ -6,23 +6,21 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.errors import InvalidName
+from penstock.names import NAME_LENGTH_MAX, check_case, check_name
 
-NAME_LENGTH_MAX = 200
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+__all__ = [
+    "NAME_LENGTH_MAX",
+    "PartitionKeys",
+    "SegmentName",
+    "check_case",
+    "check_name",
+    "group_bell_key",
+    "group_lock_key",
+    "group_state_key",
+    "offset_key",
+    "topic_key",
+]
 _SEGMENT = re.compile(r"(\d{20})(?:-(\d{1,9}))?\.log")
-
-
-def check_name(kind: str, name: object) -> str:
-    """The name itself, or InvalidName with what is allowed."""
-    if isinstance(name, str) and len(name) <= NAME_LENGTH_MAX and _NAME.fullmatch(name):
-        return name
-    raise InvalidName(
-        f"{str(name)[:80]!r} is not a {kind} name: use 1 to {NAME_LENGTH_MAX} letters, digits, "
-        "'.', '_' and '-', starting with a letter, digit or '_'",
-        kind=kind,
-        name=name,
-    )
 
 
 class SegmentName(NamedTuple):

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from penstock.errors import (
     DamagedFile,
-    InvalidName,
     InvalidOption,
     KeyNotFound,
     UnknownTopic,
@@ -27,7 +26,7 @@ from penstock.errors import (
 from penstock.log.codec import Codec, compress
 from penstock.log.epoch import Epoch, are_sound, partitions_of_all
 from penstock.log.frame import ENTRY_BYTES_MAX, RECORDS_MAX
-from penstock.log.names import check_name, topic_key
+from penstock.log.names import check_case, check_name, topic_key
 from penstock.stores.base import PersistentBackingStore
 
 FORMAT = 1
@@ -244,6 +243,7 @@ class TopicFile:
         def add(state: TopicState) -> TopicState:
             if name in state.subscribers:
                 return state
+            check_case("subscriber", name, state.subscribers)
             return replace(state, subscribers={**state.subscribers, name: starts})
 
         return self.update(add)
@@ -306,14 +306,7 @@ class TopicFile:
         return self._store.lock(f"topics/{self._topic}/lock", LOCK_TIMEOUT_SECONDS)
 
     def _check_case(self) -> None:
-        """Two names that differ only by case would be one folder on some file systems."""
-        for other in list_topics(self._store):
-            if other != self._topic and other.casefold() == self._topic.casefold():
-                raise InvalidName(
-                    f"topic {self._topic!r} differs from {other!r} only by case: pick another name",
-                    kind="topic",
-                    name=self._topic,
-                )
+        check_case("topic", self._topic, list_topics(self._store))
 
     def _read(self) -> tuple[_Document, TopicState]:
         try:

@@ -20,6 +20,7 @@ from penstock.bus.session import Session
 from penstock.bus.statistics import BusStatistics, StopReport
 from penstock.errors import InvalidOption, LimitReached
 from penstock.messages import Envelope, check_type, marks_of
+from penstock.names import check_name
 from penstock.pressure.message_bus import MessageBusBackpressure
 from penstock.pressure.monitor import PressureMonitor
 from penstock.pressure.states import BackpressureState, BackpressureThresholds
@@ -210,6 +211,8 @@ class ScalableMessageBus(_Bus):
         **options: Any,
     ) -> Handler:
         """As :meth:`MessageBus.subscribe`. The members of a ``group`` share the partitions."""
+        if group is not None:
+            check_name("group", group)
         durable = self._durable
         if isinstance(target, type):
             self.lanes.open(target)

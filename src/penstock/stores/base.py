@@ -160,10 +160,16 @@ class PersistentBackingStore(ABC):
 
 def check_key(key: str) -> str:
     """The key itself, or InvalidName: no traversal, no empty part, no odd characters."""
-    if len(key) <= KEY_LENGTH_MAX and all(map(_SEGMENT.fullmatch, key.split("/"))):
+    if _is_key(key):
         return key
     raise InvalidName(
-        f"not a store key: {key[:80]!r}. Use parts of letters, digits, '.', '_' and '-' "
+        f"not a store key: {str(key)[:80]!r}. Use parts of letters, digits, '.', '_' and '-' "
         f"(first one a letter, digit or '_'), joined by '/', at most {KEY_LENGTH_MAX} characters",
         name=key,
     )
+
+
+def _is_key(key: object) -> bool:
+    if not isinstance(key, str) or len(key) > KEY_LENGTH_MAX:
+        return False
+    return all(map(_SEGMENT.fullmatch, key.split("/")))
