@@ -50,3 +50,15 @@ async def test_a_turn_for_nobody_is_not_kept():
     assert not waiting.done()
     turns.give(1)
     await waiting
+
+
+async def test_nobody_waits_behind_one_that_is_cancelled_and_does_not_know_it_yet():
+    """A producer that found the room taken by the dead would wait for ever: nobody gives it again."""
+    turns = Turns()
+    waiting = asyncio.ensure_future(turns.wait(turns.ticket()))
+    await until_idle()
+    waiting.cancel()
+    turns.give(1)  # there is room; it is for nobody
+    assert len(turns) == 0
+    await until_idle()
+    assert len(turns) == turns.given == 0

@@ -20,6 +20,17 @@ LEFT_MAX = 64
 """So many who left may stay in a row before it is made anew."""
 
 
+class _Place:
+    """A place in the row."""
+
+    __slots__ = ("counts", "turn")
+
+    def __init__(self, turn: asyncio.Future[None]) -> None:
+        self.turn = turn
+        self.counts = True
+        """Whether it is one of those who wait."""
+
+
 class Turns:
     """Who waits, first come first served. A turn that is given is kept for the one who got it.
 
@@ -30,7 +41,7 @@ class Turns:
     __slots__ = ("_order", "_row", "_tickets", "_waiting", "given")
 
     def __init__(self) -> None:
-        self._row: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._row: list[tuple[int, int, _Place]] = []
         """A heap by ticket. Those who left are done, and taken out when they are in the way."""
         self._waiting = 0
         self._tickets = itertools.count()
@@ -49,7 +60,8 @@ class Turns:
     async def wait(self, ticket: int) -> None:
         """Return when it is our turn."""
         turn = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._row, (ticket, next(self._order), turn))
+        place = _Place(turn)
+        heapq.heappush(self._row, (ticket, next(self._order), place))
         self._waiting += 1
         try:
             await turn
@@ -59,23 +71,31 @@ class Turns:
                 self.give(1)
             else:
                 turn.cancel()
-                self._leave()
+                self._leave(place)
             raise
         self.given -= 1
 
-    def _leave(self) -> None:
-        self._waiting -= 1
+    def _leave(self, place: _Place) -> None:
+        self._forget(place)
         if len(self._row) > 2 * self._waiting + LEFT_MAX:
-            self._row = [entry for entry in self._row if not entry[2].done()]
+            self._row = [entry for entry in self._row if not entry[2].turn.done()]
             heapq.heapify(self._row)
 
+    def _forget(self, place: _Place) -> None:
+        if place.counts:
+            place.counts = False
+            self._waiting -= 1
+
     def give(self, count: int) -> None:
-        """Give turns to as many as wait, up to a count."""
+        """Give turns to as many as wait, up to a count.
+
+        One that is cancelled and has not noticed yet waits no more: nobody may wait behind it.
+        """
         while count > 0 and self._row:
-            turn = heapq.heappop(self._row)[2]
-            if not turn.done():
-                turn.set_result(None)
-                self._waiting -= 1
+            place = heapq.heappop(self._row)[2]
+            self._forget(place)
+            if not place.turn.done():
+                place.turn.set_result(None)
                 self.given += 1
                 count -= 1
 
