@@ -149,13 +149,22 @@ class Nursery:
         self._link.close()
         self._process.wait(DEADLINE_SECONDS)
 
-    def start(self, spec: Spec) -> Child:
+    def fork(self, request: str) -> tuple[int, int]:
+        """A new process, and the pipe that it speaks into."""
         ours, theirs = os.pipe()
         with contextlib.suppress(OSError):
             fcntl.fcntl(ours, F_SETPIPE_SZ, 1 << 20)
-        socket.send_fds(self._link, [f"fork {spec.encode()}".encode()], [theirs])
+        socket.send_fds(self._link, [request.encode()], [theirs])
         os.close(theirs)
-        child = Child(spec, int(self._link.recv(64)), ours)
+        return int(self._link.recv(64)), ours
+
+    def reap(self, pid: int) -> int:
+        """Wait until a process is gone; its exit code, or minus the signal."""
+        self._link.sendall(f"wait {pid}".encode())
+        return os.waitstatus_to_exitcode(int(self._link.recv(64)))
+
+    def start(self, spec: Spec) -> Child:
+        child = Child(spec, *self.fork(f"fork {spec.encode()}"))
         self._children[child.pid] = child
         return child
 
@@ -165,11 +174,10 @@ class Nursery:
         while not child.ended:
             assert time.monotonic() < deadline, f"{child.spec} does not end"
             listen([child], 1.0)
-        self._link.sendall(f"wait {child.pid}".encode())
-        status = int(self._link.recv(64))
+        code = self.reap(child.pid)
         del self._children[child.pid]
         os.close(child.pipe)
-        return os.waitstatus_to_exitcode(status)
+        return code
 
     def kill(self, child: Child) -> int:
         child.kill()

@@ -14,10 +14,11 @@ from penstock import VerifyReport, verify
 from penstock.log.queue import WalMessageQueue
 from penstock.stores.directory import TEMPORARY
 from penstock.system import System
-from tests.crash.rigs import Child, Nursery, Score, seed_of
+from tests.crash.rigs import Child, Nursery, Score, scoring, seed_of
 from tests.crash.test_kill import Killing
 from tests.crash.upkeep import TOMBSTONE_HOURS, UpkeepLedger
 from tests.crash.writer import AheadClock, Spec
+from tests.scoreboard import amount
 
 FOR_EVER = {"age_ms_max": None, "bytes_max": None}
 CASES: dict[str, dict[str, Any]] = {
@@ -165,19 +166,21 @@ def count_unfinished(report: VerifyReport, folder: Path) -> int:
     )
 
 
-def kill(nursery, request, folder, case, writers, crashes):
+def kill(nursery, request, scored, folder, case, writers, crashes):
     """Kill so many writers, on one log after the other; a log that is short is read quickly."""
     seed = seed_of(request)
     score, unfinished = Score(), 0
-    for number in itertools.count():
-        place = folder / str(number)
-        killing = KillingUpkeep(nursery, place, case, seed + number, writers)
-        killing.ledger.score = score
-        killing.run(min(crashes, score.crashes + KILLS_OF_A_LOG))
-        unfinished += killing.unfinished
-        shutil.rmtree(place)
-        if score.crashes >= crashes:
-            break
+    with scoring(scored, 1, seed) as tried:
+        for number in itertools.count():
+            place = folder / str(number)
+            killing = KillingUpkeep(nursery, place, case, seed + number, writers)
+            killing.ledger.score = score
+            killing.run(min(crashes, score.crashes + KILLS_OF_A_LOG))
+            tried.count = score.crashes
+            unfinished += killing.unfinished
+            shutil.rmtree(place)
+            if score.crashes >= crashes:
+                break
     print(f"{request.node.name}: {score}, {unfinished} files of unfinished upkeep")
     assert score.acknowledged > crashes
     return unfinished
@@ -185,19 +188,20 @@ def kill(nursery, request, folder, case, writers, crashes):
 
 @pytest.mark.acceptance(11, 17, 46)
 @pytest.mark.parametrize("case", CASES)
-def test_a_kill_during_upkeep_loses_nothing_that_must_stay(nursery, request, folder, case):
-    kill(nursery, request, folder, case, 1, 6)
+def test_a_kill_during_upkeep_loses_nothing_that_must_stay(nursery, request, scored, folder, case):
+    kill(nursery, request, scored, folder, case, 1, 6)
 
 
 @pytest.mark.torture
 @pytest.mark.acceptance(11, 17, 46)
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(14_400)
 @pytest.mark.parametrize("writers", [1, 2])
 @pytest.mark.parametrize("case", CASES)
 def test_hundreds_of_kills_during_upkeep_lose_nothing_that_must_stay(
-    nursery, request, folder, case, writers
+    nursery, request, scored, folder, case, writers
 ):
-    unfinished = kill(nursery, request, folder, case, writers, 75)
+    unfinished = kill(nursery, request, scored, folder, case, writers, max(8, amount(1) // 500))
     # Where two are at work, the one that lives may finish what the dead one began. Retention only
     # removes whole files.
-    assert unfinished > 0 or writers > 1 or case == "retention"
+    few = amount(1) < 50_000
+    assert unfinished > 0 or writers > 1 or case == "retention" or few

@@ -32,6 +32,7 @@ from penstock.log.records import Record
 from penstock.log.subscription import Subscription
 from penstock.log.topic import TopicConfig
 from penstock.system import Buffer, OsClock, OsFiles, System
+from penstock.testing import transport_member
 
 FILLER = random.Random(7).randbytes(64 * 1024)
 FRAME = struct.Struct("<BIIQQQd")
@@ -73,13 +74,15 @@ class Spec:
     """How many steps before it closes and ends; None: until it is killed."""
     subscriber: str = ""
     fault: str = ""
-    """One of FAULTS: a file layer that dies, lies or fails."""
+    """A file layer that dies or lies; or ``hasty``: acknowledged before it is written."""
     fault_at: int = 0
     fault_calls: list[str] = field(default_factory=list)
     """Of which calls it is the n-th at which the process is killed; empty: of all."""
     simple: bool = False
     """One record at a time, and go on after an error, to see what later calls say."""
     record_bytes: int = 0
+    batch_max: int = 200
+    """How many records are published together, at most."""
     reads: int = 0
     """Do not publish: read so many records as a subscriber, then wait a while for more."""
 
@@ -233,7 +236,7 @@ class LyingFiles(OsFiles):
 
 def files_of(spec: Spec) -> OsFiles:
     match spec.fault:
-        case "":
+        case "" | "hasty":
             return OsFiles()
         case "before" | "middle" | "after":
             return DyingFiles(spec.fault, spec.fault_at, spec.fault_calls)
@@ -296,6 +299,8 @@ class Writer:
         self.tending: asyncio.Task[None] | None = None
         self.closing = False
         self.told: dict[int, int] = {}
+        self.expected = 0
+        """The offset of the next record, where there is one writer and one partition."""
 
     def new_queue(self) -> WalMessageQueue:
         spec = self.spec
@@ -390,21 +395,27 @@ class Writer:
 
     async def publish(self, sequence: int, *, durable: bool = False) -> None:
         value, key, headers = self.parts(sequence)
+        if self.spec.fault == "hasty" and self.expected:
+            self.out.say(Kind.ACKNOWLEDGED, 0, self.expected, sequence, 0)
         acknowledged = await self.queue.publish(
             self.spec.topic, value, key=key, headers=headers, durable=durable
         )
         where = acknowledged.partition, acknowledged.offset
-        self.out.say(Kind.ACKNOWLEDGED, *where, sequence, acknowledged.durable)
+        if self.spec.fault != "hasty" or not self.expected:
+            self.out.say(Kind.ACKNOWLEDGED, *where, sequence, acknowledged.durable)
+        self.expected = acknowledged.offset + 1
 
     async def one(self) -> None:
         for sequence in self.take(1):
             await self.publish(sequence, durable=self.random.random() < 0.1)
 
     async def some(self) -> None:
-        await asyncio.gather(*map(self.publish, self.take(self.random.randint(2, 20))))
+        await asyncio.gather(
+            *map(self.publish, self.take(self.random.randint(2, min(20, self.spec.batch_max))))
+        )
 
     async def many(self) -> None:
-        numbers = self.take(self.random.randint(1, 200))
+        numbers = self.take(self.random.randint(1, self.spec.batch_max))
         values, keys, headers = zip(*map(self.parts, numbers), strict=True)
         done = await self.queue.publish_many(self.spec.topic, values, keys=keys, headers=headers)
         frames: list[Said] = [(Kind.MANY, 0, numbers.start, numbers.stop, int(done.durable))]
@@ -412,7 +423,7 @@ class Writer:
         self.out.say_all(frames)
 
     async def burst(self) -> None:
-        numbers = self.take(self.random.randint(2, 50))
+        numbers = self.take(self.random.randint(2, min(50, self.spec.batch_max)))
         receipts = [self.queue.publish_nowait(self.spec.topic, *self.parts(one)) for one in numbers]
         durable = True
         frames: list[Said] = []
@@ -529,10 +540,19 @@ def nursery(link: socket.socket) -> None:
             link.close()
             code = 4
             with contextlib.suppress(BaseException):
-                code = write(Spec(**json.loads(argument)), descriptors[0])
+                code = be(command, argument, descriptors[0])
             os._exit(code)
         os.close(descriptors[0])
         link.sendall(b"%d" % child)
+
+
+def be(command: str, argument: str, descriptor: int) -> int:
+    """In the new process: a writer, or a member of a group."""
+    if command == "fork":
+        return write(Spec(**json.loads(argument)), descriptor)
+    os.dup2(descriptor, sys.stdout.fileno())
+    asyncio.run(transport_member._main(*json.loads(argument)))
+    return 0
 
 
 def main() -> None:
