@@ -4,6 +4,8 @@ The blocks of one page share a namespace and run in order, in an empty folder. `
 the top level. A block that cannot run says why in a comment on the line above it:
 
     <!-- not executed: needs a Kafka server -->
+
+Blocks that need a PostgreSQL server name the test here that runs them with one.
 """
 
 import ast
@@ -16,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.servers import postgres_server
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
@@ -80,6 +84,19 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.chdir(tmp_path)
     run_blocks(runnable, str(page), main.__dict__)
+
+
+@pytest.mark.timeout(120)
+def test_the_examples_for_postgresql_run(tmp_path, monkeypatch):
+    page = ROOT / "docs" / "how-to" / "postgresql.md"
+    blocks = blocks_of(page.read_text(encoding="utf-8"))
+    assert all(
+        "test_the_examples_for_postgresql_run" in (one.skipped_because or "") for one in blocks
+    )
+    monkeypatch.chdir(tmp_path)
+    with postgres_server() as server:
+        monkeypatch.setenv("DATABASE_URL", server.dsn)
+        run_blocks(blocks, str(page), {"__name__": "__main__"})
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
