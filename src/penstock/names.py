@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import TypeGuard
 
 from penstock.errors import InvalidName
 
@@ -15,9 +16,14 @@ NAME_LENGTH_MAX = 200
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
+def is_name(name: object) -> TypeGuard[str]:
+    """Whether a topic, a group or a bus may be called so."""
+    return isinstance(name, str) and len(name) <= NAME_LENGTH_MAX and bool(_NAME.fullmatch(name))
+
+
 def check_name(kind: str, name: object) -> str:
     """The name itself, or InvalidName with what is allowed."""
-    if isinstance(name, str) and len(name) <= NAME_LENGTH_MAX and _NAME.fullmatch(name):
+    if is_name(name):
         return name
     raise InvalidName(
         f"{str(name)[:80]!r} is not a {kind} name: use 1 to {NAME_LENGTH_MAX} letters, digits, "

@@ -8,12 +8,14 @@ what was not synced, a clock that stands still, a worker that runs its jobs at o
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import heapq
 import itertools
 import mmap
 import os
 import random
+import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -119,6 +121,10 @@ class Files(Protocol):
         """Whether a name is there."""
         ...
 
+    def is_link(self, path: str) -> bool:
+        """Whether a name is a symbolic link."""
+        ...
+
     def try_lock(self, descriptor: int) -> bool:
         """Take the exclusive ``flock`` of the open file if it is free."""
         ...
@@ -136,8 +142,13 @@ class OsFiles:
     """The real disk."""
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> int:
-        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
-        return os.open(path, flags | (os.O_CREAT if create else 0), FILE_MODE)
+        # Opening a pipe that somebody put in the place of a file must not wait for its other end.
+        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(path, flags | (os.O_CREAT if create else 0), FILE_MODE)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        return descriptor
 
     def close(self, descriptor: int) -> None:
         os.close(descriptor)
@@ -207,6 +218,9 @@ class OsFiles:
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
+
+    def is_link(self, path: str) -> bool:
+        return os.path.islink(path)
 
     def try_lock(self, descriptor: int) -> bool:
         try:

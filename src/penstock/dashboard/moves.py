@@ -30,7 +30,7 @@ def target_of(kind: str, text: str) -> Target:
     if kind in (START, END):
         return Target(kind)
     if kind == OFFSET:
-        if not text.strip().isdecimal():
+        if not text.strip().isdecimal() or len(text) > 99:
             raise errors.InvalidOption("an offset is a number such as 1200", option="offset")
         return Target(kind, int(text))
     time_ms = texts.parse_time(text)

@@ -244,7 +244,7 @@ def _number(field: ui.input) -> int | None:
     text = (field.value or "").strip()
     if not text:
         return None
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > 19:
         raise errors.InvalidOption(f"{text!r} is no number: use one such as 1200", option="offset")
     return int(text)
 

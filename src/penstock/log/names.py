@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.names import NAME_LENGTH_MAX, check_case, check_name
+from penstock.names import NAME_LENGTH_MAX, check_case, check_name, is_name
 
 __all__ = [
     "NAME_LENGTH_MAX",
@@ -17,6 +17,7 @@ __all__ = [
     "group_bell_key",
     "group_lock_key",
     "group_state_key",
+    "is_name",
     "offset_key",
     "topic_key",
 ]

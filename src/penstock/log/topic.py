@@ -26,7 +26,7 @@ from penstock.errors import (
 from penstock.log.codec import Codec, compress
 from penstock.log.epoch import Epoch, are_sound, partitions_of_all
 from penstock.log.frame import ENTRY_BYTES_MAX, RECORDS_MAX
-from penstock.log.names import check_case, check_name, topic_key
+from penstock.log.names import check_case, check_name, is_name, topic_key
 from penstock.stores.base import PersistentBackingStore
 
 FORMAT = 1
@@ -226,12 +226,17 @@ class TopicFile:
         return self._read()[1]
 
     def create(self, config: TopicConfig, now_ms: int) -> TopicState:
-        """The topic as it is, made now with this config when it was not there."""
+        """The topic as it is, made now with this config when it was not there.
+
+        DamagedFile when there are records without a description: it was lost, or somebody died
+        while the topic was being deleted.
+        """
         self._check_case()
         with self._lock():
             if self.exists():
                 return self.read()
             self._check_case()
+            self._check_new()
             epochs = (Epoch(0, config.partitions, now_ms),)
             state = TopicState(name=self._topic, created_ms=now_ms, config=config, epochs=epochs)
             self._write(1, state)
@@ -307,6 +312,16 @@ class TopicFile:
 
     def _check_case(self) -> None:
         check_case("topic", self._topic, list_topics(self._store))
+
+    def _check_new(self) -> None:
+        """The description is there before the first record is."""
+        if any(key.endswith(".log") for key in self._store.list(f"topics/{self._topic}/")):
+            raise DamagedFile(
+                f"{self.key} is missing, though the topic has records. Put it back, let "
+                "penstock.repair() make it anew, or delete the topic",
+                file=self.key,
+                reason="missing",
+            )
 
     def _read(self) -> tuple[_Document, TopicState]:
         try:
@@ -402,6 +417,7 @@ def _first_object(data: bytes) -> bytes:
 
 
 def list_topics(store: PersistentBackingStore) -> list[str]:
-    """The names of all topics in a store."""
+    """The names of all topics in a store. What is no name was put there by somebody else."""
     parts = [key.split("/") for key in store.list("topics/")]
-    return sorted(part[1] for part in parts if len(part) == 3 and part[2] == "topic.json")
+    found = [part[1] for part in parts if len(part) == 3 and part[2] == "topic.json"]
+    return sorted(filter(is_name, found))

@@ -8,6 +8,7 @@ out. It takes no lock and writes nothing, so it can run beside live writers and 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from penstock.errors import DamageError, KeyNotFound, UnknownPartition, UnknownT
 from penstock.log.group_check import group_problems
 from penstock.log.head import HeadFile
 from penstock.log.inspection import Problem, VerifyReport
-from penstock.log.names import PartitionKeys
+from penstock.log.names import PartitionKeys, is_name
 from penstock.log.partition_check import PartitionCheck
 from penstock.log.producer_check import producer_problems
 from penstock.log.topic import TopicFile, TopicState, list_topics
@@ -28,6 +29,7 @@ Where = PersistentBackingStore | str | os.PathLike[str]
 """A path, a URL or a store, as the queue takes them."""
 PAUSE_SECONDS_MIN = 0.02
 TRIES_MAX = 5
+_PARTITION = re.compile(r"[0-9]{1,4}")
 
 
 class Places(NamedTuple):
@@ -154,7 +156,7 @@ def _local_path(where: str | os.PathLike[str]) -> str | None:
 def topics_of(store: PersistentBackingStore) -> list[str]:
     """All topics, also those whose description is missing."""
     folders = {key.split("/")[1] for key in store.list("topics/") if key.count("/") >= 3}
-    return sorted(folders | set(list_topics(store)))
+    return sorted({*filter(is_name, folders), *list_topics(store)})
 
 
 class Pace:
@@ -209,7 +211,7 @@ def partitions_of(
 ) -> Sequence[int]:
     """The partitions that the topic has by its description and by its folders."""
     folders = {key.split("/")[2] for key in store.list(f"topics/{topic}/") if key.count("/") == 3}
-    numbers = {int(folder) for folder in folders if folder.isdecimal() and len(folder) < 5}
+    numbers = {int(folder) for folder in folders if _PARTITION.fullmatch(folder)}
     return sorted(numbers | set(range(state.partitions_all if state else 0)))
 
 

@@ -245,7 +245,7 @@ class Burial:
 
 def _replays(headers: Any) -> int:
     count = headers.get(REPLAY_HEADER, "0")
-    return int(count) if count.isdecimal() else 0
+    return int(count) if count.isdecimal() and len(count) < 20 else 0
 
 
 def _fields(letter: DeadLetter) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from penstock.stores.base import (
 from penstock.stores.handles import Handle, Handles
 from penstock.system import Buffer, System, Watch
 
+FOLDERS_KNOWN_MAX = 65_536
 HANDLES_MAX = 256
 TEMPORARY = ".tmp"
 LOCK_POLL_SECONDS_MIN = 0.0002
@@ -53,6 +54,7 @@ class DirectoryStore(PersistentBackingStore):
         self._mutex = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
         self._durable_folders: set[str] = set()
+        self._own_folders: set[str] = set()
         self._closed = False
         self._reads = self._writes = self._syncs = self._deletes = 0
         self._bytes_read = self._bytes_written = 0
@@ -122,7 +124,7 @@ class DirectoryStore(PersistentBackingStore):
         self._check_open()
         folder = prefix.rpartition("/")[0]
         if folder:
-            check_key(folder)
+            self._check_folders(check_key(folder))
         try:
             return sorted(key for key in self._walk(folder) if key.startswith(prefix))
         except OSError as cause:
@@ -131,8 +133,9 @@ class DirectoryStore(PersistentBackingStore):
     def remove_temporaries(self, prefix: str) -> int:
         self._check_open()
         folder, _, start = prefix.rpartition("/")
+        path = f"{self.path}/{check_key(folder)}" if folder else self.path
+        self._check_folders(folder)
         try:
-            path = self._path(folder) if folder else self.path
             names = [name for name, _ in self._files.list_directory(path)]
         except (FileNotFoundError, NotADirectoryError):
             return 0
@@ -246,7 +249,29 @@ class DirectoryStore(PersistentBackingStore):
 
     def _path(self, key: str) -> str:
         self._check_open()
-        return f"{self.path}/{check_key(key)}"
+        self._check_folders(check_key(key).rpartition("/")[0])
+        return f"{self.path}/{key}"
+
+    def _check_folders(self, folder: str) -> None:
+        """Refuse folders that are links: what is in a directory must not lead out of it.
+
+        A folder that was looked at is not looked at again.
+        """
+        if not folder or folder in self._own_folders:
+            return
+        self._check_folders(folder.rpartition("/")[0])
+        path = f"{self.path}/{folder}"
+        if self._files.is_link(path):
+            raise StoreFailed(
+                f"{path} is a symbolic link, which may lead anywhere: put the folder itself there, "
+                "or mount it",
+                key=folder,
+                operation="open",
+                errno=errno.ELOOP,
+            )
+        if len(self._own_folders) >= FOLDERS_KNOWN_MAX:
+            self._own_folders.clear()
+        self._own_folders.add(folder)
 
     def _current(self, key: str, *, create: bool = False) -> tuple[Handle, int]:
         """A handle of the file that the key names now, and its size."""

@@ -197,6 +197,9 @@ class SimulatedDisk:
                 return False
             return True
 
+    def is_link(self, path: str) -> bool:
+        return False  # this disk has none
+
     def try_lock(self, descriptor: int) -> bool:
         with self._lock:
             opened = self._opened(descriptor)

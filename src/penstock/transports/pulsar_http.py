@@ -25,6 +25,8 @@ AT_ONCE = 16
 REDIRECTS_MAX = 5
 REFUSED = (401, 403)
 HEADER_BYTES_MAX = 256 * 1024
+BODY_BYTES_MAX = 64 * 1024 * 1024
+"""No answer is longer; a list of a million topics is not."""
 _BROKEN = (OSError, EOFError, ValueError, asyncio.LimitOverrunError)
 
 
@@ -222,13 +224,18 @@ class _Connection:
         if method == "HEAD" or status in (204, 304):
             return b""
         if headers.get("transfer-encoding") != "chunked":
-            return await self._reader.readexactly(int(headers.get("content-length", "0")))
-        chunks: list[bytes] = []
+            return await self._read(int(headers.get("content-length", "0")), 0)
+        body = bytearray()
         while size := int(await self._reader.readline(), 16):
-            chunks.append(await self._reader.readexactly(size))
+            body += await self._read(size, len(body))
             await self._reader.readline()
         await self._reader.readline()
-        return b"".join(chunks)
+        return bytes(body)
+
+    async def _read(self, size: int, before: int) -> bytes:
+        if size + before > BODY_BYTES_MAX:
+            raise ValueError(f"an answer of more than {BODY_BYTES_MAX} bytes")
+        return await self._reader.readexactly(size)
 
 
 def decoded(answer: Answer) -> Any:

@@ -21,6 +21,9 @@ from rstream.exceptions import ServerError
 from penstock.transports.rabbitmq_settings import RabbitSettings
 
 FRAME_BYTES_MAX = 1024 * 1024
+"""What is sent at most."""
+HEARD_BYTES_MAX = 256 * 1024 * 1024
+"""No frame that comes is longer. A chunk may be longer than what the server takes at once."""
 _CONFIRM, _DELIVER = 3, 8
 _PUBLISH = struct.Struct(">IHHBI")
 """Length, key, version, publisher, how many messages."""
@@ -206,6 +209,8 @@ class Link:
         try:
             while True:
                 length = int.from_bytes(await reader.readexactly(4))
+                if length > HEARD_BYTES_MAX:
+                    raise ValueError(f"a frame of {length} bytes")
                 frame = await reader.readexactly(length)
                 self._heard = loop.time()
                 self._take(frame)

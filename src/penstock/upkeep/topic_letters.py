@@ -57,7 +57,7 @@ def _text(headers: Mapping[str, bytes], name: str) -> str:
 
 def _number(headers: Mapping[str, bytes], name: str) -> int | None:
     text = _text(headers, name)
-    return int(text) if text.isdecimal() else None
+    return int(text) if text.isdecimal() and len(text) < 20 else None
 
 
 def oldest(records: Sequence[Record], ids: Collection[str]) -> list[Record]:
