@@ -9,6 +9,7 @@ what it is about to do, then, after the promise was given, what it was promised.
 import asyncio
 import contextlib
 import enum
+import itertools
 import json
 import os
 import random
@@ -54,6 +55,9 @@ class Kind(enum.IntEnum):
     READ = enum.auto()  # a: offset, b: writer, c: sequence number
     IDLE = enum.auto()  # a, b: reads of the store before and after a time without news
     USED = enum.auto()  # a, b: microseconds of user and system time, c: reads of the store
+    SYNCING = enum.auto()  # a: number of the sync; it begins
+    SYNCED = enum.auto()  # a: number of the sync; it is done
+    LATE = enum.auto()  # a: microseconds that a short sleep took too long
 
 
 Said = tuple[Kind, int, int, int, int]
@@ -97,6 +101,8 @@ class Spec:
     """Keys that come often, seldom or not at all, and tombstones."""
     hours: int = 0
     """How far its clock is ahead."""
+    tells_syncs: bool = False
+    """Tell each sync, and how long the process was held up."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -234,7 +240,36 @@ class LyingFiles(OsFiles):
         pass
 
 
-def files_of(spec: Spec) -> OsFiles:
+class LaggingFiles(OsFiles):
+    """Says that it has synced when it has done the sync before: an acknowledgement too early."""
+
+    def __init__(self) -> None:
+        self._owed: int | None = None
+
+    def sync(self, descriptor: int) -> None:
+        owed, self._owed = self._owed, os.dup(descriptor)
+        if owed is not None:
+            super().sync(owed)
+            os.close(owed)
+
+
+class ToldFiles(OsFiles):
+    """Tells when a sync begins and when it is done."""
+
+    def __init__(self, out: "Out") -> None:
+        self._out = out
+        self._numbers = itertools.count(1)
+
+    def sync(self, descriptor: int) -> None:
+        number = next(self._numbers)
+        self._out.say(Kind.SYNCING, a=number)
+        super().sync(descriptor)
+        self._out.say(Kind.SYNCED, a=number)
+
+
+def files_of(spec: Spec, out: "Out") -> OsFiles:
+    if spec.tells_syncs:
+        return ToldFiles(out)
     match spec.fault:
         case "" | "hasty":
             return OsFiles()
@@ -242,6 +277,8 @@ def files_of(spec: Spec) -> OsFiles:
             return DyingFiles(spec.fault, spec.fault_at, spec.fault_calls)
         case "lies":
             return LyingFiles()
+        case "lags":
+            return LaggingFiles()
     raise ValueError(spec.fault)
 
 
@@ -292,7 +329,7 @@ class Writer:
         self.out = out
         self.random = random.Random(spec.seed)
         self.sequence = spec.first_sequence
-        self.system = System(files=files_of(spec), clock=AheadClock(spec.hours))
+        self.system = System(files=files_of(spec, out), clock=AheadClock(spec.hours))
         self.queue = self.new_queue()
         self.subscription: Subscription | None = None
         self.lagging: Subscription | None = None
@@ -313,6 +350,7 @@ class Writer:
 
     async def run(self) -> None:
         await self.open()
+        beating = asyncio.create_task(self.tell_lateness()) if self.spec.tells_syncs else None
         done = 0
         while self.spec.steps is None or done < self.spec.steps:
             if self.spec.simple:
@@ -321,6 +359,8 @@ class Writer:
                 await self.step()
             await self.tend_between()
             done += 1
+        if beating is not None:
+            beating.cancel()
         await self.close()
 
     async def open(self) -> None:
@@ -344,6 +384,14 @@ class Writer:
             await self.tending
         await self.queue.close()
         self.out.say(Kind.CLOSED)
+
+    async def tell_lateness(self) -> None:
+        """How much longer than asked for a short sleep takes: the machine is busy."""
+        while True:
+            begin = time.monotonic()
+            await asyncio.sleep(0.005)
+            if (late := time.monotonic() - begin - 0.005) > 0.005:
+                self.out.say(Kind.LATE, a=int(late * 1e6))
 
     async def tend_beside(self) -> None:
         while not self.closing:
