@@ -10,6 +10,9 @@ power on demand; ``simulated_system()`` puts them together. ``StoreConformance``
 ``HistoryRecorder`` writes down what producers and consumers do in processes that are killed and paused;
 ``check_history`` finds lost, duplicated, reordered, stale and invented records in it.
 
+``run_schedules`` runs a program in one order of its tasks after the other, on virtual time, and cancels
+them wherever they wait; what fails is repeated by its seed.
+
 The pytest plugin (:mod:`penstock.testing.plugin`) has buses as fixtures. ``assert_published`` says
 what was published on them, ``settle`` lets virtual time pass until they are done, and
 ``fail_every``, ``slow``, ``crash_before_commit`` and ``duplicate`` put faults on handlers.
@@ -28,6 +31,7 @@ from penstock.testing.history import HistoryRecorder, read_history
 from penstock.testing.history_report import Anomaly, HistoryReport, check_history
 from penstock.testing.journals import MemoryJournals
 from penstock.testing.recording import assert_published, record, settle
+from penstock.testing.schedules import Schedule, ScheduleFailed, run_schedule, run_schedules
 from penstock.testing.worker import InlineWorker, simulated_system
 
 if TYPE_CHECKING:
@@ -49,6 +53,8 @@ __all__ = [
     "MemoryJournals",
     "QueueConformance",
     "ScalableSubsystemConformance",
+    "Schedule",
+    "ScheduleFailed",
     "SimulatedDisk",
     "StoreConformance",
     "TransportConformance",
@@ -60,6 +66,8 @@ __all__ = [
     "fail_every",
     "read_history",
     "record",
+    "run_schedule",
+    "run_schedules",
     "settle",
     "simulated_system",
     "slow",

@@ -1,0 +1,203 @@
+"""What the log has to do in every order of tasks, jobs of threads and timers, with tasks cancelled anywhere."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from penstock.errors import Fenced, SubscriberBusy
+from penstock.log.queue import WalMessageQueue
+from penstock.log.subscription import RecordBatch
+from penstock.log.topic import TopicConfig
+from penstock.streaming.manager import StreamingScalingManager
+from penstock.system import System
+from penstock.testing import Schedule, SimulatedDisk
+from penstock.transports.embedded import EmbeddedTransport
+from penstock.transports.records import StreamBatch
+from tests.schedules.bus_scenarios import ended
+
+PATH = "/data"
+TOPIC = "numbers"
+EACH = 3
+LEASE_SECONDS = 2.0
+DEADLINE_SECONDS = 60.0
+ROOMS: list[dict[str, int]] = [{}, {"buffer_bytes_max": 200, "record_bytes_max": 100}]
+"""Much, or room for one or two records."""
+
+
+def queue_on(schedule: Schedule, system: System, **options: Any) -> WalMessageQueue:
+    defaults = TopicConfig(partitions=schedule.random.choice([1, 2]), **options)
+    return WalMessageQueue(PATH, defaults=defaults, maintenance_interval=None, system=system)
+
+
+def numbers(batch: RecordBatch | StreamBatch) -> list[int]:
+    return [int(one.value or b"") for one in batch.records]
+
+
+async def publishing(schedule: Schedule) -> None:
+    """Publishers and a subscriber, any of which may be cancelled; a buffer that fills up."""
+    acknowledged: set[int] = set()
+    system = schedule.system
+
+    async def publish(queue: WalMessageQueue, actor: int) -> None:
+        for number in range(actor * EACH, actor * EACH + EACH):
+            await queue.publish(TOPIC, b"%d" % number, key=b"%d" % actor)
+            acknowledged.add(number)
+            await schedule.pause()
+
+    async def read(queue: WalMessageQueue, into: list[int]) -> None:
+        async with queue.subscribe(TOPIC, "reader") as subscription:
+            while not acknowledged <= set(into):
+                batch = await subscription.next_batch(DEADLINE_SECONDS)
+                into.extend(numbers(batch))
+                await subscription.commit(batch)
+
+    async with queue_on(schedule, system, **schedule.random.choice(ROOMS)) as queue:
+        await queue.create_topic(TOPIC)
+        sending = [schedule.spawn(publish(queue, actor), victim=True) for actor in range(2)]
+        reading = schedule.spawn(read(queue, []), victim=True)
+        await ended(sending)
+        reading.cancel()
+        await ended([reading])
+        stored = [int(one.value or b"") async for one in queue.replay(TOPIC)]
+    assert len(stored) == len(set(stored)), "stored twice"
+    assert acknowledged <= set(stored) <= set(range(2 * EACH))
+    for actor in range(2):
+        mine = [number for number in stored if number // EACH == actor]
+        assert mine == sorted(mine), "out of order"
+    async with queue_on(schedule, schedule.machine(system.files)) as again:  # type: ignore[arg-type]
+        left = [int(one.value or b"") async for one in again.replay(TOPIC)]
+    assert left == stored, "it is all there when it is opened again"
+
+
+async def subscribing(schedule: Schedule) -> None:
+    """A reader that is cancelled, and comes again: behind what it committed nothing is missing."""
+    done: list[int] = []
+    delivered: set[int] = set()
+
+    async def read(queue: WalMessageQueue) -> None:
+        async with queue.subscribe(TOPIC, "reader") as subscription:
+            while sum(subscription.positions().values()) < 2 * EACH:
+                batch = await subscription.next_batch(DEADLINE_SECONDS)
+                delivered.update(numbers(batch))
+                await schedule.pause()
+                await subscription.commit(batch)
+                done.extend(numbers(batch))
+
+    async with queue_on(schedule, schedule.system) as queue:
+        await queue.publish_many(TOPIC, [b"%d" % number for number in range(EACH)])
+        reading = schedule.spawn(read(queue), victim=True)
+        await queue.publish_many(TOPIC, [b"%d" % number for number in range(EACH, 2 * EACH)])
+        await ended([reading])
+        await again(lambda: read(queue))
+    assert len(done) == len(set(done)), "delivered again after it was committed"
+    assert delivered == set(range(2 * EACH)), "not delivered, and taken for committed"
+    assert schedule.cancelled or sorted(done) == list(range(2 * EACH))
+
+
+async def again(read: Callable[[], Awaitable[None]]) -> None:
+    """What was cancelled gives the name back soon."""
+    async with asyncio.timeout(1):
+        while True:
+            try:
+                return await read()
+            except SubscriberBusy:
+                await asyncio.sleep(0.01)
+
+
+class Members:
+    """Members of a group in processes of their own, on one disk."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.disk = SimulatedDisk()
+        self.total = 2 * EACH
+        self.done: list[int] = []
+        self.delivered: set[int] = set()
+
+    def process(self) -> EmbeddedTransport:
+        return EmbeddedTransport(
+            PATH,
+            defaults=TopicConfig(partitions=2),
+            maintenance_interval=None,
+            system=self.schedule.machine(self.disk),
+        )
+
+    async def member(self) -> None:
+        """Consume until everything is done, by whomever."""
+        async with self.process() as transport:
+            consumer = transport.subscribe(TOPIC, "group", lease_seconds=LEASE_SECONDS)
+            async with consumer:
+                while len(self.done) < self.total:
+                    await self._consume(consumer)
+
+    async def _consume(self, consumer: Any) -> None:
+        try:
+            batch = await consumer.next_batch(0.5, 2)
+        except TimeoutError:
+            return
+        self.delivered.update(numbers(batch))
+        await self.schedule.pause()
+        try:
+            await consumer.commit(batch)
+        except Fenced:
+            return
+        self.done.extend(numbers(batch))
+
+
+async def groups(schedule: Schedule) -> None:
+    """Members come, go and are cancelled: every record is committed once, by one of them."""
+    members = Members(schedule)
+    async with members.process() as transport:
+        await transport.produce(TOPIC, [b"%d" % number for number in range(members.total)])
+        crowd = [schedule.spawn(members.member(), victim=True) for _ in range(2)]
+        await asyncio.wait(crowd, return_when=asyncio.FIRST_COMPLETED)
+        if len(members.done) < members.total:
+            crowd.append(schedule.spawn(last(members, transport)))
+        await ended(crowd)
+        lag = [one.records for one in await transport.lag(TOPIC, "group")]
+    assert lag == [0, 0]
+    assert len(members.done) == len(set(members.done)), "committed twice"
+    assert members.delivered == set(range(2 * EACH))
+
+
+async def last(members: Members, transport: EmbeddedTransport) -> None:
+    """Consume what others leave behind; a commit that was interrupted may count."""
+    async with transport.subscribe(TOPIC, "group", lease_seconds=LEASE_SECONDS) as consumer:
+        while any(one.records for one in await transport.lag(TOPIC, "group")):
+            await members._consume(consumer)
+    members.total = len(members.done)
+
+
+async def manager(schedule: Schedule) -> None:
+    """The manager of streams: what is published is handled, while publishers are cancelled."""
+    accepted: set[int] = set()
+    handled: list[int] = []
+    transport = EmbeddedTransport(
+        PATH, maintenance_interval=None, system=schedule.system, defaults=TopicConfig(partitions=2)
+    )
+    async with StreamingScalingManager(transport, system=schedule.system) as streams:
+        await streams.create_topic(TOPIC)
+
+        async def publish(actor: int) -> None:
+            for number in range(actor * EACH, actor * EACH + EACH):
+                await streams.publish(TOPIC, b"%d" % number)
+                accepted.add(number)
+                await schedule.pause()
+
+        async def consume() -> None:
+            async with streams.subscribe(TOPIC, "group") as stream:
+                async for event in stream:
+                    handled.append(int(event.value or b""))  # noqa: PERF401 - it never ends
+
+        consuming = schedule.spawn(consume())
+        await ended([schedule.spawn(publish(actor), victim=True) for actor in range(2)])
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not accepted <= set(handled):
+                await asyncio.sleep(0.05)
+        consuming.cancel()
+        await ended([consuming])
+    assert len(handled) == len(set(handled))
+    assert set(handled) <= set(range(2 * EACH))
+
+
+SCENARIOS = [publishing, subscribing, groups, manager]

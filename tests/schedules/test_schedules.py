@@ -1,0 +1,90 @@
+"""Bus, log, groups and streams in thousands of orders of their tasks, with tasks cancelled wherever they wait."""
+
+import time
+from typing import Any
+
+import pytest
+
+from penstock.pressure.buffer import Turns
+from penstock.testing import Schedule, ScheduleFailed, run_schedule, run_schedules
+from tests.crash.rigs import seed_of
+from tests.schedules import bus_scenarios, log_scenarios
+from tests.scoreboard import Scores, amount, short_amount
+
+BUS, LOG, MANY = 0.155, 0.03, 0.005
+SHARES: dict[Any, float] = {
+    **dict.fromkeys(bus_scenarios.SCENARIOS, BUS),
+    log_scenarios.publishing: LOG,
+    log_scenarios.subscribing: LOG,
+    log_scenarios.groups: MANY,
+    log_scenarios.manager: MANY,
+}
+"""How many of all schedules each scenario gets: those that cost more get fewer."""
+PARTS = 8
+NAMED = [pytest.param(one, id=one.__name__) for one in SHARES]
+
+
+def try_schedules(scenario: Any, seed: int, count: int, scored: Scores) -> None:
+    began = time.process_time()
+    try:
+        run_schedules(scenario, range(seed, seed + count))
+    except ScheduleFailed as failed:
+        scored(15, tried=failed.seed - seed + 1, bad=1, seed=failed.seed)
+        raise
+    rate = count / (time.process_time() - began)
+    print(f"{count:,} schedules of {scenario.__name__}, {rate:,.0f} a second")
+    scored(15, tried=count, bad=0, seed=seed, **{f"{scenario.__name__}_per_second": rate})
+
+
+def test_the_shares_are_the_whole():
+    assert sum(SHARES.values()) == pytest.approx(1)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("scenario", NAMED)
+def test_no_order_of_the_tasks_breaks_anything(request, scenario, scored):
+    count = round(short_amount(15) * SHARES[scenario])
+    try_schedules(scenario, seed_of(request), count, scored)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(14_400)
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("scenario", NAMED)
+def test_millions_of_orders_break_nothing(request, scenario, part, scored):
+    count = round(amount(15) * SHARES[scenario] / PARTS) + 1
+    try_schedules(scenario, seed_of(request) + part * count, count, scored)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("scenario", NAMED)
+def test_a_task_may_be_cancelled_at_every_step(request, scenario, scored):
+    """One order of the tasks, once for every step at which somebody can be cancelled."""
+    seed = seed_of(request) & ~1
+    whole = Schedule(seed)
+    whole.run(scenario)
+    step = 1 if scenario in bus_scenarios.SCENARIOS else 7
+    steps = range(0, whole.steps, step)
+    for cancel_at in steps:
+        run_schedule(scenario, seed, cancel_at=cancel_at)
+    scored(15, tried=len(steps), bad=0, seed=seed)
+
+
+@pytest.mark.timeout(120)
+def test_a_lost_wake_up_is_found(monkeypatch):
+    """A row in which one that was cancelled is waited for until it notices."""
+    forget = Turns._forget
+
+    def forgetful(turns, place):
+        if place.turn.done() != place.turn.cancelled():
+            forget(turns, place)
+
+    def leave(turns, place):
+        forget(turns, place)
+
+    monkeypatch.setattr(Turns, "_forget", forgetful)
+    monkeypatch.setattr(Turns, "_leave", leave)
+    with pytest.raises(ScheduleFailed, match="could not send to channel") as failed:
+        run_schedules(bus_scenarios.channel, range(20_000))
+    with pytest.raises(ScheduleFailed, match="could not send to channel"):
+        run_schedule(bus_scenarios.channel, failed.value.seed)
