@@ -57,7 +57,7 @@ torture: environment ## Run the long tests (hours): kills, power cuts, crash sta
 
 docs: environment ## Build the documentation site into site/
 	@echo "Building the documentation ..."
-	@NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --quiet --strict --clean
+	@NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict --clean
 	@echo "Documentation: built into site/"
 
 lock: environment ## Resolve the dependencies again into requirements/*.txt (ARGS=--upgrade for newer ones)

@@ -117,6 +117,44 @@ def test_relative_links_lead_to_files(page):
             assert (page.parent / target).exists(), f"{name_of(page)} links to {target}"
 
 
+REFERENCE = ROOT / "docs" / "reference"
+INSIDE = {"cli", "log", "upkeep"}
+"""Packages without a page of their own: the log's names are those of penstock, the others serve the command."""
+
+
+def public_names(package: Path) -> list[str]:
+    """What `__all__` says, without importing what needs an extra."""
+    for node in ast.parse((package / "__init__.py").read_text(encoding="utf-8")).body:
+        match node:
+            case ast.Assign(targets=[ast.Name("__all__")], value=value):
+                return list(ast.literal_eval(value))
+    return []
+
+
+def described(page: str) -> list[str]:
+    text = (REFERENCE / f"{page}.md").read_text(encoding="utf-8")
+    return re.findall(r"^::: (\S+)$", text, re.MULTILINE)
+
+
+def test_every_public_package_has_a_page_in_the_reference():
+    source = ROOT / "src" / "penstock"
+    packages = {path.parent.name for path in source.glob("*/__init__.py")} - INSIDE
+    for package in sorted(packages):
+        assert described(package) == [f"penstock.{package}"]
+
+
+def test_every_name_of_the_front_door_is_described_once():
+    source = ROOT / "src" / "penstock"
+    here = [
+        one.removeprefix("penstock.") for page in ("penstock", "log") for one in described(page)
+    ]
+    front = (REFERENCE / "penstock.md").read_text(encoding="utf-8")
+    for name, package in re.findall(r"^\| `(\w+)` \| \[penstock\.(\w+)\]", front, re.MULTILINE):
+        assert name in public_names(source / package), f"{name} is not in penstock.{package}"
+        here.append(name)
+    assert sorted([*here, "PenstockError", "errors"]) == sorted(public_names(source))
+
+
 class TestTheRunner:
     """The runner itself fails where it should."""
 
