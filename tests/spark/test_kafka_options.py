@@ -37,7 +37,7 @@ def test_tls_and_a_login_are_said_in_the_words_of_java(
     (tmp_path / "me.pem").write_text("my certificate")
     found = connection(
         "kafka://ada@host?security.protocol=SASL_SSL&sasl.mechanisms=SCRAM-SHA-512&ssl.ca.location=/ca.pem"
-        f"&ssl.certificate.location={tmp_path}/me.pem&ssl.endpoint.identification.algorithm=none"
+        f"&ssl.certificate.location={tmp_path}/me.pem"
     )
     assert found["kafka.security.protocol"] == "SASL_SSL"
     assert found["kafka.sasl.mechanism"] == "SCRAM-SHA-512"
@@ -49,13 +49,13 @@ def test_tls_and_a_login_are_said_in_the_words_of_java(
     assert found["kafka.ssl.truststore.location"] == "/ca.pem"
     assert found["kafka.ssl.keystore.certificate.chain"] == "my certificate"
     assert found["kafka.ssl.keystore.key"] == "the key"
-    assert found["kafka.ssl.endpoint.identification.algorithm"] == ""
 
 
 @pytest.mark.parametrize(
     ("url", "message"),
     [
         ("kafka://host?queue.buffering.max.ms=5", "kafka.<name>"),
+        ("kafka://host?ssl.endpoint.identification.algorithm=none", "always checked"),
         ("kafka://host?partitoner=native", "did you mean 'partitioner'"),
         ("kafka://host?ssl.key.location=/no/such/file", "cannot be read"),
         ("kafka://ada@host?sasl.mechanism=OAUTHBEARER", "kafka.sasl.jaas.config"),

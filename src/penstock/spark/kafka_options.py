@@ -102,8 +102,6 @@ def _translated(name: str, value: str) -> dict[str, str]:
         return {RENAMED[name]: value}
     if name in FROM_FILES:
         return {FROM_FILES[name]: _text_of(value, name)}
-    if name == "ssl.endpoint.identification.algorithm":
-        return {name: "" if value == "none" else value}
     if name in LOGIN:
         return {}
     raise InvalidOption(

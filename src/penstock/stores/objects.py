@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -187,6 +187,7 @@ def _open(obstore: Any, url: str, options: dict[str, Any]) -> Any:
         return obstore.store.MemoryStore()
     if parts.scheme not in OBJECT_SCHEMES:
         raise InvalidOption("object storage is s3://, gs://, az://, file:/// or memory:///")
+    _check_safe(options)
     options.setdefault("retry_config", _RETRIES)
     if str(options.get("endpoint", "")).startswith("http://"):
         client = dict(options.get("client_options") or {})
@@ -197,6 +198,17 @@ def _open(obstore: Any, url: str, options: dict[str, Any]) -> Any:
         # The options may hold secrets and obstore repeats them: say only which were given.
         reason = type(cause).__name__
     raise InvalidOption(f"obstore refuses {bare} with the options {sorted(options)}: {reason}")
+
+
+def _check_safe(options: Mapping[str, Any]) -> None:
+    """InvalidOption for what would leave the server's certificate unchecked."""
+    for name in [*options, *(options.get("client_options") or {})]:
+        if "allow_invalid_certificates" in name.lower():
+            raise InvalidOption(
+                f"{name} cannot be set: the server's certificate is always checked. Let the system "
+                "trust who signed it",
+                option=name,
+            )
 
 
 def _open_directory(obstore: Any, path: str, options: dict[str, Any]) -> Any:

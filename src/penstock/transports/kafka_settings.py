@@ -36,6 +36,10 @@ SECRETS = {
 """Environment variable → native option."""
 USERNAME = "PENSTOCK_KAFKA_USERNAME"
 
+_CHECKED = (
+    "the certificate and the name of a broker are always checked; ssl.ca.location says who signs"
+)
+_RUNS_CODE = "it would load or run a program, and a URL must not"
 OURS = {
     "bootstrap.servers": "it is in the URL",
     "enable.auto.commit": "commit() commits",
@@ -43,12 +47,18 @@ OURS = {
     "auto.offset.reset": "use start=",
     "enable.idempotence": "it is always on",
     "enable.partition.eof": "an end of a partition is no record",
+    "enable.ssl.certificate.verification": _CHECKED,
     "group.id": "it is the group of subscribe()",
     "group.instance.id": "use subscribe(instance=...)",
     "group.protocol": "use subscribe(protocol=...)",
     "partitioner": "use partitioner=",
     "partition.assignment.strategy": "use subscribe(assignor=...)",
+    "plugin.library.paths": _RUNS_CODE,
+    "sasl.kerberos.kinit.cmd": _RUNS_CODE,
     "session.timeout.ms": "use subscribe(lease_seconds=...)",
+    "ssl.endpoint.identification.algorithm": _CHECKED,
+    "ssl.engine.location": _RUNS_CODE,
+    "ssl.providers": _RUNS_CODE,
     "transactional.id": "use transport.producer(name)",
 }
 """Native options that would break what the transport promises, or have a name of their own."""

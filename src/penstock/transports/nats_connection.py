@@ -33,6 +33,9 @@ NOT_READY = frozenset({10008, 10009, 10023, 10039, 10076})
 
 _T = TypeVar("_T")
 
+_LATE = (Error, OSError, TimeoutError, AttributeError)
+"""What closing raises when nobody is there. The last one comes from a TLS connection that was cut."""
+
 
 class NatsConnection:
     """A client that is connected, or tries to be, until it is closed. Lives on one event loop."""
@@ -118,7 +121,7 @@ class NatsConnection:
         self._client = None
         self._connected.clear()
         await asyncio.gather(connecting, return_exceptions=True)
-        with suppress(Error, OSError, TimeoutError):
+        with suppress(*_LATE):
             await asyncio.wait_for(client.close(), 1.0)
         return self._unreachable(self.settings.connect_seconds)
 
@@ -138,7 +141,7 @@ class NatsConnection:
         if self._lost is not None and not self._lost.done():
             self._lost.set_result(None)
         if client is not None:
-            with suppress(Error, OSError, TimeoutError):
+            with suppress(*_LATE):
                 await asyncio.wait_for(client.close(), ATTEMPT_SECONDS)
 
     # What the client tells

@@ -43,9 +43,11 @@ NATIVE = frozenset(inspect.signature(pulsar.Client).parameters) - {
     "listener_name",
     "operation_timeout_seconds",
     "service_url",
+    "tls_allow_insecure_connection",
     "tls_certificate_file_path",
     "tls_private_key_file_path",
     "tls_trust_certs_file_path",
+    "tls_validate_hostname",
     "use_tls",
 }
 """Options of the client itself that may be given as ``options``."""
@@ -135,16 +137,13 @@ class PulsarSettings:
     def tls_context(self) -> ssl.SSLContext:
         """How a broker's HTTP is checked."""
         context = ssl.create_default_context(cafile=self.tls_ca or None)
-        if self.options.get("tls_allow_insecure_connection"):
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
         if self.tls_cert:
             context.load_cert_chain(self.tls_cert, self.tls_key or None)
         return context
 
     def client(self) -> pulsar.Client:
         """A client. It connects when something is made with it."""
-        native: dict[str, Any] = {"tls_validate_hostname": True, **self.options}
+        native: dict[str, Any] = {**self.options, "tls_validate_hostname": True}
         if self.tls_ca:
             native["tls_trust_certs_file_path"] = self.tls_ca
         if self.listener_name:

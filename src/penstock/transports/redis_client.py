@@ -43,16 +43,14 @@ NATIVE_TLS = frozenset(
         "ssl_ca_certs",
         "ssl_ca_data",
         "ssl_ca_path",
-        "ssl_cert_reqs",
         "ssl_certfile",
-        "ssl_check_hostname",
         "ssl_ciphers",
         "ssl_keyfile",
         "ssl_min_version",
         "ssl_password",
     }
 )
-"""Those of ``rediss:`` alone."""
+"""Those of ``rediss:`` alone. The server's certificate and its name are always checked."""
 
 AWAY = (
     failures.ConnectionError,
@@ -97,7 +95,12 @@ class RedisClient:
 
     def _pool(self, native: dict[str, Any]) -> BlockingConnectionPool:
         address = self.address
-        defaults = {"socket_timeout": self.answer_seconds, "client_name": "penstock"}
+        defaults: dict[str, Any] = {
+            "socket_timeout": self.answer_seconds,
+            "client_name": "penstock",
+        }
+        if address.secure:
+            defaults |= {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
         return BlockingConnectionPool(
             connection_class=SSLConnection if address.secure else Connection,
             max_connections=CONNECTIONS_MAX,
