@@ -25,8 +25,10 @@ def as_markdown(text: str) -> str:
 class ReferenceText(griffe.Extension):
     """Changes every docstring once all of them are read."""
 
+    def on_class(self, *, cls: griffe.Class, **kwargs: Any) -> None:
+        for name in [one for one in cls.members if one.startswith("__") and one != "__init__"]:
+            del cls.members[name]
+
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        if obj.name.startswith("__"):
-            obj.public = False
         if obj.docstring is not None:
             obj.docstring.value = as_markdown(obj.docstring.value)
