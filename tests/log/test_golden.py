@@ -23,7 +23,7 @@ from penstock.log.frame import (
     plain_entries,
     seal,
 )
-from penstock.log.head import _EPOCH as HEAD_EPOCH
+from penstock.log.head import _BOTH as HEAD_EPOCH_AND_START
 from penstock.log.head import _FIELDS as HEAD_FIELDS
 from penstock.log.head import Head, HeadFile
 from penstock.log.index import ROW_BYTES, Index
@@ -208,5 +208,5 @@ def test_the_sizes_in_the_documents_are_the_real_ones():
     assert RECORDS_MAX == 1 << 20
     head = page.split("The payload of a **head**")[1].split("The head is a claim")[0]
     sizes = [int(size) for size in re.findall(r"^\| (\d+) \|", head, re.MULTILINE)]
-    assert sum(sizes) == HEAD_FIELDS.size + HEAD_EPOCH.size
+    assert sum(sizes) == HEAD_FIELDS.size + HEAD_EPOCH_AND_START.size
     assert len(sizes) == len(Head._fields) - 1

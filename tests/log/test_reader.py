@@ -13,8 +13,10 @@ from penstock.errors import (
 )
 from penstock.log.frame import KIND_RECORDS
 from penstock.log.reader import Cursor, PartitionReader
+from penstock.log.retention import Needs, plan_retention
 from penstock.log.sealed import secure_head
 from penstock.log.tail import TailBudget, TailCache
+from penstock.log.topic import Retention
 from penstock.stores.memory import MemoryStore
 from penstock.testing.disk import SimulatedDisk
 from tests.log.strategies import (
@@ -105,11 +107,11 @@ def test_an_offset_inside_an_entry_starts_with_that_entry():
 
 def test_an_offset_that_is_gone_says_where_the_log_begins():
     one = filled(9)
-    secure_head(one.store, KEYS)
-    first, *_ = segment_paths(one.disk)
-    one.disk.delete(first)
+    first, second, *_ = one.reader.segments()
+    secure_head(one.store, KEYS, second.name.base)
+    one.store.delete(first.key)
     earliest = one.reader.earliest()
-    assert earliest > 0
+    assert earliest == second.name.base > 0
     with pytest.raises(OffsetOutOfRange) as caught:
         one.reader.cursor(0).fetch()
     assert (caught.value.offset, caught.value.earliest) == (0, earliest)
@@ -117,6 +119,20 @@ def test_an_offset_that_is_gone_says_where_the_log_begins():
         one.reader.cursor(-1).fetch()
     assert len(read_records(one.reader, earliest)) == 9 - earliest
     assert one.reader.cursor(99).fetch() == [], "it may come yet"
+
+
+def test_a_lost_segment_at_the_start_is_no_retention():
+    """Given that retention removed nothing, a log that begins later has lost something."""
+    one = filled(9)
+    first, *_ = one.reader.segments()
+    one.store.delete(first.key)
+    for look in (one.reader.earliest, one.reader.cursor(0).fetch):
+        with pytest.raises(DamagedFile, match="missing") as caught:
+            look()
+        assert caught.value.file == first.key
+    plan = plan_retention(one.reader, Retention(bytes_max=1), Needs(), 1 << 50)
+    assert plan.removals == (), "it would hide that something is missing"
+    assert plan.blocked is not None
 
 
 def read_on(cursor: Cursor, bytes_max: int, seen: list[int]) -> None:

@@ -101,9 +101,15 @@ def test_a_newer_version_is_refused_with_its_number():
     content[:SLOT_BYTES] = bytes(SLOT_BYTES)
     content[SLOT_BYTES + 4] = 2
     body = bytes(content[SLOT_BYTES : 2 * SLOT_BYTES - 4])
-    content[-4:] = crc32c(body).to_bytes(4, "little")
+    content[-4:] = crc32c(body, crc32c(b"file")).to_bytes(4, "little")
     with pytest.raises(UnsupportedFormat, match="version 2"):
         file_of(bytes(content)).read()
+
+
+def test_the_file_of_another_place_is_damage():
+    store = MemoryStore()
+    store.write("elsewhere", written(b"payload"))
+    assert SlottedFile(store, "elsewhere", MAGIC).read() == (0, b"", 2)
 
 
 @given(st.binary(max_size=1_200))

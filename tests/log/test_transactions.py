@@ -232,11 +232,12 @@ def test_the_files_of_a_producer_are_as_the_page_of_the_format_says(process, lea
     process.commit(lease, 7)
     store = process.store
     data = store.read(f"producers/{NAME}/decision-1")
+    place = crc32c(f"producers/{NAME}/decision-1".encode())
     front = struct.unpack_from("<4sHHQqIII", data)
     assert front[:5] == (b"PTXN", 1, 0, 1, 7)
     description, records = data[40 : 40 + front[5]], data[40 + front[5] :]
     assert len(records) == front[6]
-    assert struct.unpack_from("<I", data, 36) == (crc32c(data[:36]),)
+    assert struct.unpack_from("<I", data, 36) == (crc32c(data[:36], place),)
     assert crc32c(data[40:]) == front[7]
     told = msgspec.json.decode(description)
     assert (told["producer_id"], told["epoch"], told["number"]) == (lease.producer_id, 1, 7)
@@ -245,7 +246,8 @@ def test_the_files_of_a_producer_are_as_the_page_of_the_format_says(process, lea
     ]
     assert [share["since"] for share in told["shares"]] == [0, 0, 0]
     done = store.read(f"producers/{NAME}/done")
-    assert struct.unpack("<4sHHQqI", done) == (b"PDON", 1, 0, 1, 7, crc32c(done[:24]))
+    place = crc32c(f"producers/{NAME}/done".encode())
+    assert struct.unpack("<4sHHQqI", done) == (b"PDON", 1, 0, 1, 7, crc32c(done[:24], place))
     state = SlottedFile(store, f"producers/{NAME}/state", b"PROD").read()
     assert struct.unpack("<QIq", state.payload)[:2] == (lease.producer_id, 1)
 
@@ -403,9 +405,8 @@ def test_a_decision_of_a_newer_release_is_refused(process, lease):
     front = bytearray(process.store.read(key, 0, 40))
     front[4] = 2
     front[8] = 9
-    process.store.write_at(
-        key, 0, [bytes(front[:36]) + crc32c(bytes(front[:36])).to_bytes(4, "little")]
-    )
+    checksum = crc32c(bytes(front[:36]), crc32c(key.encode()))
+    process.store.write_at(key, 0, [bytes(front[:36]) + checksum.to_bytes(4, "little")])
     with pytest.raises(UnsupportedFormat, match="upgrade"):
         process.transactions.open(NAME)
     assert [one.kind for one in verify(process.store).problems] == ["producer"]

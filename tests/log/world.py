@@ -36,6 +36,8 @@ from penstock.testing.worker import simulated_system
 
 ROOT = "/data/log"
 TOPIC = "orders"
+DESCRIBED = "invoices"
+"""The topic whose description comes and changes; a description is there before any record is."""
 GROUP = "billing"
 PROBE = (None, b"probe after recovery")
 
@@ -272,7 +274,7 @@ class World:
 
     def configure(self, process: Process) -> None:
         """Create the topic, or change it."""
-        file = TopicFile(process.store, TOPIC)
+        file = TopicFile(process.store, DESCRIBED)
         linger = self.random.randrange(60_000)
         config = TopicConfig(linger_ms=linger)
         self.configuring.append(config)
@@ -425,7 +427,7 @@ class World:
 
     def _check_config(self, store: PersistentBackingStore) -> TopicConfig | None:
         try:
-            config = TopicFile(store, TOPIC).read().config
+            config = TopicFile(store, DESCRIBED).read().config
         except UnknownTopic:
             config = None
         if config != self.config and config not in self.configuring:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from penstock.errors import DeadlineExceeded, SubscriberBusy, UnknownTopic
 from penstock.log.group_file import GroupFile
 from penstock.log.group_state import swept
-from penstock.log.names import PartitionKeys, check_name, group_state_key
+from penstock.log.names import PartitionKeys, check_name
 from penstock.log.offsets import OffsetFile
 from penstock.log.topic import LOCK_TIMEOUT_SECONDS, TopicFile, TopicState
 from penstock.stores.base import PersistentBackingStore
@@ -71,10 +71,9 @@ def _nobody_reads(
 
 
 def _check_members(store: PersistentBackingStore, name: str, topic: str, system: System) -> None:
-    if store.exists(group_state_key(name)):
-        group = GroupFile(store, name, system.clock, LOCK_TIMEOUT_SECONDS).change(swept)
-        if group.readers(topic):
-            raise _busy(name, topic)
+    file = GroupFile(store, name, system.clock, LOCK_TIMEOUT_SECONDS)
+    if file.exists() and file.change(swept).readers(topic):
+        raise _busy(name, topic)
 
 
 def _busy(name: str, topic: str) -> SubscriberBusy:

@@ -61,11 +61,18 @@ class GroupFile:
         try:
             data = self._store.read(self.key, 0, _PAYLOAD_AT + STATE_BYTES_MAX + 1)
         except KeyNotFound:
+            if self._store.exists(group_bell_key(self._group)):
+                # It rang for a state that was there, and the state is never removed.
+                raise self._damage("it is missing") from None
             return GroupState(group=self._group)
         last = self._last
         if last is None or last[0] != data:
             last = self._last = (data, self._decode(data))
         return last[1]
+
+    def exists(self) -> bool:
+        """Whether anybody ever joined; the state may be lost since."""
+        return self._store.exists(self.key) or self._store.exists(group_bell_key(self._group))
 
     def change(self, change: Change) -> GroupState:
         """The next state, durable on return. A crash leaves the one before or this one."""

@@ -18,6 +18,9 @@ from penstock.stores.base import PersistentBackingStore
 _FIELDS = struct.Struct("<QQQQQqIII")
 _EPOCH = struct.Struct("<I")
 """Follows the fields, unless it is 0: a topic that always had its partitions needs none."""
+_BOTH = struct.Struct("<IQ")
+"""Epoch and start follow the fields, unless the start is 0: nothing was removed yet."""
+_MORE_BYTES = (0, _EPOCH.size, _BOTH.size)
 EPOCH_UNKNOWN = 0xFFFFFFFF
 """The head was lost and made anew: topic.json knows the epoch."""
 
@@ -45,6 +48,8 @@ class Head(NamedTuple):
     """Failed writes and syncs so far: when it grows, every process checks the disk again."""
     epoch: int = 0
     """How records are sent to partitions. Who sends them otherwise looks at topic.json first."""
+    start: int = 0
+    """Retention may have removed what is below; a segment that is missing behind it was lost."""
     generation: int = 0
 
     def trusts(self, later: Head) -> bool:
@@ -81,20 +86,24 @@ class HeadFile:
             slot = self._slots.read()
         except KeyNotFound:
             return None, False
-        fields, epoch = slot.payload[: _FIELDS.size], slot.payload[_FIELDS.size :]
-        if len(fields) < _FIELDS.size or len(epoch) not in (0, _EPOCH.size):
+        fields, more = slot.payload[: _FIELDS.size], slot.payload[_FIELDS.size :]
+        if len(fields) < _FIELDS.size or len(more) not in _MORE_BYTES:
             return None, bool(slot.damaged or slot.generation)
-        (number,) = _EPOCH.unpack(epoch) if epoch else (0,)
-        head = Head(*_FIELDS.unpack(fields))._replace(epoch=number, generation=slot.generation)
-        return head, bool(slot.damaged)
+        epoch, start = _BOTH.unpack(more.ljust(_BOTH.size, b"\0"))
+        head = Head(*_FIELDS.unpack(fields))
+        return head._replace(epoch=epoch, start=start, generation=slot.generation), bool(
+            slot.damaged
+        )
 
     def write(self, head: Head) -> Head:
         """Write the head as the next generation and return it; not synced."""
         assert head.durable_offset <= head.next_offset, "never more durable than written"
         assert head.durable_position <= head.position, "never more durable than written"
         written = head._replace(generation=max(head.generation + 1, FIRST_GENERATION))
-        epoch = _EPOCH.pack(written.epoch) if written.epoch else b""
-        self._slots.write(written.generation, _FIELDS.pack(*written[:-2]) + epoch)
+        more = _BOTH.pack(written.epoch, written.start)
+        if not written.start:
+            more = _EPOCH.pack(written.epoch) if written.epoch else b""
+        self._slots.write(written.generation, _FIELDS.pack(*written[:-3]) + more)
         return written
 
     def write_durably(self, head: Head) -> Head:

@@ -11,7 +11,6 @@ from penstock.errors import DamagedFile, DeadlineExceeded, SubscriberBusy
 from penstock.log.epoch import first_offset
 from penstock.log.group_file import GroupFile
 from penstock.log.group_state import swept
-from penstock.log.names import group_state_key
 from penstock.log.offsets import LOCK_TIMEOUT_SECONDS, OffsetFile
 from penstock.log.open_topic import OpenTopic
 from penstock.log.places import Place, Position, has_records, resolve_start
@@ -105,9 +104,10 @@ class Membership:
 
         Who joins a group looks, under the same lock, whether the name is claimed.
         """
-        if not self._store.exists(group_state_key(self._name)):
+        group = self._group()
+        if not group.exists():
             return
-        state = self._group().change(swept)
+        state = group.change(swept)
         if members := state.readers(self.topic.name):
             raise self._busy(f"is a consumer group with {len(members)} members")
 

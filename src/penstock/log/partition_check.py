@@ -57,6 +57,8 @@ class PartitionCheck:
         self._report.partitions += 1
         head = self._read_head()
         sealed = deque(self.inspect_sealed(head), maxlen=1)
+        if head is not None and self._earliest is not None:
+            self._tell_missing(head.start, self._earliest)
         if head is not None:
             self._inspect_open(head, sealed[0] if sealed else None)
         self._scan_tail(head)

@@ -11,7 +11,9 @@
     done = magic "PDON" | version u16 | 0 u16 | generation u64 | number i64 | CRC-32C u32
 
 The state changes durably. The mark does not need to: one that is lost makes the next look check the
-topics again, and find everything there.
+topics again, and find everything there. Before anything is removed from the topics the mark is made
+durable, and the decision says the same. The checksum is over the key too: the mark of another
+producer counts for nothing.
 """
 
 from __future__ import annotations
@@ -126,7 +128,7 @@ class ProducerFile:
         except KeyNotFound:
             return DoneMark()
         front = data[: _MARK.size]
-        if data[_MARK.size :] != _CHECKSUM.pack(crc32c(front)):
+        if data[_MARK.size :] != self._checksum(front):
             return DoneMark()
         magic, version, _, generation, number = _MARK.unpack(front)
         return (
@@ -136,7 +138,7 @@ class ProducerFile:
     def write_done(self, mark: DoneMark) -> None:
         """Set the mark; it survives a crash of the process, and a power cut after a sync."""
         front = _MARK.pack(b"PDON", VERSION, 0, mark.generation, mark.number)
-        self._store.write_at(self.done_key, 0, [front + _CHECKSUM.pack(crc32c(front))])
+        self._store.write_at(self.done_key, 0, [front + self._checksum(front)])
 
     def sync_done(self) -> None:
         """Make the mark durable."""
@@ -149,6 +151,9 @@ class ProducerFile:
         for key in sorted(self._store.list(f"{self.folder}/"), key=lambda key: key == self.key):
             if key != kept:
                 self._store.delete(key)
+
+    def _checksum(self, front: bytes) -> bytes:
+        return _CHECKSUM.pack(crc32c(front, crc32c(self.done_key.encode())))
 
     def _check_room(self) -> None:
         if len(producer_names(self._store)) >= PRODUCERS_MAX:

@@ -90,9 +90,14 @@ class PartitionReader:
         )
 
     def earliest(self) -> int:
-        """The first offset that is still there."""
+        """The first offset that is still there; DamagedFile when the segment at the start is lost."""
         self._refresh()
-        return self._segments[0].name.base if self._segments else self.head().segment_base
+        # The head after the segments: retention moves its start before it removes any.
+        head = self.head()
+        first = self._segments[0].name.base if self._segments else head.segment_base
+        if first > head.start:
+            raise self.missing(head.start)
+        return first
 
     def segments(self) -> Sequence[SegmentSource]:
         """The segments by first offset, looked up anew."""
@@ -207,8 +212,11 @@ class PartitionReader:
             return self._segments[place - 1]
         raise self._out_of_range(offset)
 
-    def _out_of_range(self, offset: int) -> OffsetOutOfRange:
-        first = self._segments[0].name.base if self._segments else self.head().segment_base
+    def _out_of_range(self, offset: int) -> OffsetOutOfRange | DamagedFile:
+        head = self.head()
+        first = self._segments[0].name.base if self._segments else head.segment_base
+        if head.start <= offset < head.durable_offset:
+            return self.missing(offset)
         return OffsetOutOfRange(
             f"offset {offset} of {self.keys.topic}/{self.keys.partition} is gone: "
             f"retention removed everything below {first}. Seek to {first} or later",

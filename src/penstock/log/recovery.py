@@ -220,7 +220,8 @@ def _start_at(segments: Sequence[SegmentSource], head: Head | None) -> Head:
         )
     for source in reversed(segments):
         if _has_start(source) or source is segments[0]:
-            return Head(segment_base=source.name.base, next_offset=source.name.base)
+            base, first = source.name.base, segments[0].name.base
+            return Head(segment_base=base, next_offset=base, start=first)
     return Head()
 
 

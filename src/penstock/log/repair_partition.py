@@ -86,7 +86,7 @@ class PartitionRepair:
         opened = self._open_base(segments, head)
         parts = self._parts(segments)
         self._log_id = self._find_log_id(parts)
-        parts = self._without_strays(parts)
+        parts = self._from_start(self._without_strays(parts), head, opened)
         hurt = self._tail_is_hurt(segments, head, parts, opened)
         sealed = parts if hurt else [part for part in parts if part.base < opened]
         end = self._end(parts, head) if hurt else opened
@@ -110,6 +110,13 @@ class PartitionRepair:
         bases = [source.name.base for source in segments]
         following: list[int | None] = [*bases[1:], None]
         return [self._part(base, bound) for base, bound in zip(bases, following, strict=False)]
+
+    def _from_start(self, parts: list[_Part], head: Head | None, opened: int) -> list[_Part]:
+        """The parts, with one that is missing before all others."""
+        first = parts[0].base if parts else opened
+        if head is None or first <= head.start:
+            return parts
+        return [_Part(head.start, None, None, first, rewrite=True), *parts]
 
     def _part(self, base: int, bound: int | None) -> _Part:
         """The best file of a segment: the newest, unless that is damaged and another is not."""

@@ -171,6 +171,11 @@ def plan_retention(
     # power cut may take it: without any segment, and without a head, offsets would start anew.
     candidates = sealed if head.durable_position and len(sealed) < len(measured) else sealed[:-1]
     planner = _Planner(retention, needs, now_ms, total)
+    if measured and measured[0][0].name.base > head.start:
+        # What is left would hide that something is missing.
+        missing = f"damage: the segment at offset {head.start} is missing"
+        planner.blocked = Blocked(measured[0][0], None, missing)
+        candidates = []
     removals = tuple(planner.removals(candidates))
     return RetentionPlan(reader.keys, removals, planner.blocked, total, needs)
 
@@ -263,7 +268,8 @@ def apply_retention(
 
 
 def _remove(plan: RetentionPlan, store: PersistentBackingStore, stores: Stores) -> int:
-    removals = plan.removals if plan.removals and secure_head(store, plan.keys) else ()
+    start = plan.removals[-1].next_offset if plan.removals else 0
+    removals = plan.removals if start and secure_head(store, plan.keys, start) else ()
     for removal in removals:
         remove_segment(plan.keys, removal.source.name.base, stores)
     remove_leftovers(plan.keys, stores)

@@ -41,21 +41,20 @@ def maintenance(
         lock.__exit__(None, None, None)
 
 
-def secure_head(
-    store: PersistentBackingStore, keys: PartitionKeys, timeout: float = LOCK_TIMEOUT_SECONDS
-) -> bool:
+def secure_head(store: PersistentBackingStore, keys: PartitionKeys, start: int = 0) -> bool:
     """Make the head durable; needed before sealed segments are removed or replaced.
 
     Whoever sealed them may have died before it synced the head, and a power cut would bring back
     one that speaks of a segment that is gone. False when the head itself is to be mended first,
-    which the next append or open does.
+    which the next append or open does. All below ``start`` is about to go; what is missing behind
+    it was lost.
     """
-    with store.lock(keys.head, timeout):
+    with store.lock(keys.head, LOCK_TIMEOUT_SECONDS):
         file = HeadFile(store, keys.head)
         head, damaged = file.look()
         if head is None or damaged:
             return False
-        file.write_durably(head)
+        file.write_durably(head._replace(start=max(head.start, start)))
         return True
 
 

@@ -7,7 +7,8 @@
 
 Generation g goes to slot g mod 2, so a torn write never touches the newest sound slot. The first
 write fills both slots, so an empty slot beside a written one is damage. The slots are a sector
-each. Every byte of a slot is under its checksum.
+each. Every byte of a slot is under its checksum, and so is the key: the file of another place, put
+here by mistake, is damage.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class SlottedFile:
     def __init__(self, store: PersistentBackingStore, key: str, magic: bytes) -> None:
         self._store = store
         self._magic = magic
+        self._place = crc32c(key.encode())
         self.key = key
 
     def read(self) -> Slot:
@@ -83,14 +85,17 @@ class SlottedFile:
         assert len(payload) <= PAYLOAD_BYTES_MAX, "a slot is a sector"
         front = _FRONT.pack(self._magic, VERSION, len(payload), generation)
         body = front + payload + bytes(PAYLOAD_BYTES_MAX - len(payload))
-        return body + _CHECKSUM.pack(crc32c(body))
+        return body + self._checksum(body)
+
+    def _checksum(self, body: bytes) -> bytes:
+        return _CHECKSUM.pack(crc32c(body, self._place))
 
     def _parse(self, data: bytes) -> Slot | None:
         """The slot, NO_SLOT when it was never written, None when it is damaged."""
         if not any(data):
             return NO_SLOT
         body = data[: SLOT_BYTES - _CHECKSUM.size]
-        if len(data) < SLOT_BYTES or data[len(body) :] != _CHECKSUM.pack(crc32c(body)):
+        if len(data) < SLOT_BYTES or data[len(body) :] != self._checksum(body):
             return None
         magic, version, length, generation = _FRONT.unpack_from(body)
         if magic != self._magic or length > PAYLOAD_BYTES_MAX:

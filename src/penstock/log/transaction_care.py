@@ -123,9 +123,17 @@ class TransactionCare:
 
     def _secure_mark(self, file: ProducerFile) -> None:
         generation = file.read_done().generation
-        if generation and self._synced.get(file.name) != generation:
-            try:
-                file.sync_done()
-            except KeyNotFound:
-                return
+        if not generation or self._synced.get(file.name) == generation:
+            return
+        try:
+            file.sync_done()
+            with file.locked(0):
+                done = file.read_done()
+                DecisionFiles(self._store, file).finish(done)
+        except KeyNotFound:
+            return
+        except DeadlineExceeded:
+            # A live process is at its next one; the mark is durable.
+            return
+        if done.generation == generation:
             self._synced[file.name] = generation

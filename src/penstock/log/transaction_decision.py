@@ -2,10 +2,12 @@
 
 ::
 
-    front = magic "PTXN" | version u16 | 0 u16 | generation u64 | number i64
+    front = magic "PTXN" | version u16 | flags u16 | generation u64 | number i64
             | description length u32 | records length u32 | CRC-32C of what follows u32
-            | CRC-32C of the front u32
+            | CRC-32C of the key and the front u32
     file  = front | description (Decision as JSON) | records
+
+Flag 1: the transaction is wholly in its topics, and some of that may be removed by now.
 
 Generation g goes to ``decision-<g mod 2>``, so a torn write never touches the decision before. Only
 the newest can be unfinished: the next one is written after it was finished. A front or a rest that
@@ -39,6 +41,23 @@ DECISION_BYTES_MAX = 64 * 1024 * 1024
 _FRONT = struct.Struct("<4sHHQqIII")
 _CHECKSUM = struct.Struct("<I")
 FRONT_BYTES = _FRONT.size + _CHECKSUM.size
+FINISHED = 1
+
+
+class Front(NamedTuple):
+    """What stands in front of a decision."""
+
+    flags: int
+    generation: int
+    number: int
+    description_bytes: int
+    records_bytes: int
+    checksum: int
+    """Of description and records."""
+
+    def pack(self, key: str) -> bytes:
+        front = _FRONT.pack(MAGIC, VERSION, *self)
+        return front + _CHECKSUM.pack(crc32c(front, crc32c(key.encode())))
 
 
 class EntryNote(msgspec.Struct, frozen=True, array_like=True):
@@ -129,7 +148,7 @@ class DecisionFiles:
 
     def look(self) -> Standing:
         """Where the producer stands, by what can be read now."""
-        done = self._producer.read_done()
+        done = max(self._producer.read_done(), self._finished(0), self._finished(1))
         newer = [one for slot in (0, 1) if (one := self._read(slot, done.generation))]
         if not newer:
             return Standing(done)
@@ -149,6 +168,17 @@ class DecisionFiles:
         except (PenstockError, OSError) as cause:
             raise self._not_written(key, decision, cause) from cause
 
+    def finish(self, done: DoneMark) -> None:
+        """Let the decision say that it is done, too: durable when this returns. Needs the lock.
+
+        From now on the mark alone is not needed to know that nothing of it is to be done again.
+        """
+        key = self.key(done.generation)
+        front = self._front(done.generation)
+        if front is not None and front[:3] == (0, *done):
+            self._store.write_at(key, 0, [front._replace(flags=FINISHED).pack(key)])
+            self._store.sync(key)
+
     def secure(self, standing: Standing) -> None:
         """Make sure that a decision that was read is on the disk before anything follows from it.
 
@@ -165,18 +195,8 @@ class DecisionFiles:
         for one in records:
             checksum = crc32c(one, checksum)
         size = sum(map(len, records))
-        front = _FRONT.pack(
-            MAGIC,
-            VERSION,
-            0,
-            decision.generation,
-            decision.number,
-            len(description),
-            size,
-            checksum,
-        )
-        head = front + _CHECKSUM.pack(crc32c(front)) + description
-        self._store.write_at(key, 0, [head, *records])
+        front = Front(0, decision.generation, decision.number, len(description), size, checksum)
+        self._store.write_at(key, 0, [front.pack(key) + description, *records])
         self._store.sync(key)
 
     def _check_size(self, decision: Decision, records: Sequence[Buffer]) -> None:
@@ -211,35 +231,47 @@ class DecisionFiles:
 
     def _read(self, slot: int, done: int) -> tuple[Decision, bytes] | None:
         """The decision in a slot when it is newer than the mark, and sound."""
-        key = self.key(slot)
+        front = self._front(slot)
+        if front is None or front.generation <= done:
+            return None
+        size = front.description_bytes + front.records_bytes
         try:
-            front = self._store.read(key, 0, FRONT_BYTES)
+            rest = self._store.read(self.key(slot), FRONT_BYTES, size)
         except KeyNotFound:
             return None
-        fields = _parse_front(key, front)
-        if fields is None or fields[0] <= done:
-            return None
-        _, description_bytes, records_bytes, checksum = fields
-        try:
-            rest = self._store.read(key, FRONT_BYTES, description_bytes + records_bytes)
-        except KeyNotFound:
-            return None
-        if len(rest) != description_bytes + records_bytes or crc32c(rest) != checksum:
+        if len(rest) != size or crc32c(rest) != front.checksum:
             return None
         try:
-            decision = msgspec.json.decode(rest[:description_bytes], type=Decision)
+            decision = msgspec.json.decode(rest[: front.description_bytes], type=Decision)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             return None
-        return decision, rest[description_bytes:]
+        return decision, rest[front.description_bytes :]
+
+    def _finished(self, slot: int) -> DoneMark:
+        """What the decision in a slot says of itself."""
+        front = self._front(slot)
+        if front is None or front.flags != FINISHED:
+            return DoneMark()
+        return DoneMark(front.generation, front.number)
+
+    def _front(self, slot: int) -> Front | None:
+        """The front of the decision in a slot; None when it was torn or never written."""
+        key = self.key(slot)
+        try:
+            return _parse_front(key, self._store.read(key, 0, FRONT_BYTES))
+        except KeyNotFound:
+            return None
 
 
-def _parse_front(key: str, data: bytes) -> tuple[int, int, int, int] | None:
-    """Generation, two lengths and the checksum of the rest; None when it was torn or never written."""
-    front = data[: _FRONT.size]
-    if len(data) != FRONT_BYTES or data[_FRONT.size :] != _CHECKSUM.pack(crc32c(front)):
+def _parse_front(key: str, data: bytes) -> Front | None:
+    if len(data) != FRONT_BYTES:
         return None
-    magic, version, _, generation, _, description, records, checksum = _FRONT.unpack(front)
-    if magic != MAGIC or description + records > DECISION_BYTES_MAX:
+    magic, version, *fields = _FRONT.unpack_from(data)
+    front = Front(*fields)
+    checksum = _CHECKSUM.pack(crc32c(data[: _FRONT.size], crc32c(key.encode())))
+    if data[_FRONT.size :] != checksum or magic != MAGIC:
+        return None
+    if front.description_bytes + front.records_bytes > DECISION_BYTES_MAX:
         return None
     if version != VERSION:
         raise UnsupportedFormat(
@@ -247,4 +279,4 @@ def _parse_front(key: str, data: bytes) -> tuple[int, int, int, int] | None:
             file=key,
             version=version,
         )
-    return generation, description, records, checksum
+    return front

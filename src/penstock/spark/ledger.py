@@ -106,19 +106,25 @@ class Ledger:
 
     def _write(self, key: str, value: object) -> None:
         body = msgspec.json.encode(value)
-        self._store.write(key, msgspec.json.encode(_Checked(zlib.crc32(body), msgspec.Raw(body))))
+        checked = _Checked(_checksum(key, body), msgspec.Raw(body))
+        self._store.write(key, msgspec.json.encode(checked))
 
     def _read(self, key: str, kind: type[_T]) -> _T | None:
         try:
             found = msgspec.json.decode(self._store.read(key, 0, BYTES_MAX), type=_Checked)
             body = bytes(found.body)
-            if zlib.crc32(body) != found.checksum:
+            if _checksum(key, body) != found.checksum:
                 raise DamagedFile(f"{key} fails its checksum", file=key)
             return msgspec.json.decode(body, type=kind)
         except KeyNotFound:
             return None
         except msgspec.MsgspecError as cause:
             raise DamagedFile(f"{key} is no part of a ledger: {cause}", file=key) from cause
+
+
+def _checksum(key: str, body: bytes) -> int:
+    """Over the key too: the file of another group is damage here."""
+    return zlib.crc32(body, zlib.crc32(key.encode()))
 
 
 def _text(offsets: Offsets, use: int) -> str:

@@ -12,10 +12,12 @@ from contextlib import AbstractContextManager, nullcontext
 
 from penstock.errors import Fenced, KeyNotFound
 from penstock.stores.base import PersistentBackingStore
-from penstock.streaming.checkpoint import StreamCheckpoint, decode_checkpoint
+from penstock.streaming.checkpoint import StreamCheckpoint, damaged, decode_checkpoint
 
 LOCK_TIMEOUT_SECONDS = 10.0
 LOCKS = "checkpoint-locks"
+MARK = b"1"
+"""What stands in the file of the lock once there was a checkpoint."""
 
 
 class StoreIsAhead(Exception):
@@ -34,36 +36,65 @@ class GuardedStore:
         self._store = store
         self.resets: dict[str, StreamCheckpoint] = {}
         """Checkpoints that are written whatever the store has, by name."""
+        self._marked: set[str] = set()
 
     def read(self, key: str) -> bytes:
         """The whole value. Raises KeyNotFound, and DamagedFile when it is not sound."""
-        data = self._store.read(key)
+        try:
+            data = self._store.read(key)
+        except KeyNotFound:
+            if self._was_written(key):
+                raise damaged(key, "it is missing") from None
+            raise
         decode_checkpoint(data, key)  # here, as here its name is known
         return data
 
     def list(self, prefix: str) -> list[str]:
-        """All names that start with the prefix, in order."""
-        return self._store.list(prefix)
+        """All names that start with the prefix, in order; also of those that were lost."""
+        marks = self._store.list(f"{LOCKS}/{prefix}") if self._store.capabilities.log else []
+        marked = [mark.removeprefix(f"{LOCKS}/") for mark in marks]
+        written = {key for key in marked if self._was_written(key)}
+        return sorted(written.union(self._store.list(prefix)))
 
     def delete(self, key: str) -> None:
-        """Remove a checkpoint, and its lock."""
-        self._store.delete(key)
+        """Remove a checkpoint, and before it its lock: a mark without a checkpoint is a loss."""
+        self._marked.discard(key)
         if self._store.capabilities.log:
             self._store.delete(f"{LOCKS}/{key}")
+        self._store.delete(key)
 
     def write(self, key: str, data: bytes) -> None:
         """Set a checkpoint, durably. Raises StoreIsAhead, Fenced, and DamagedFile."""
         wanted = decode_checkpoint(data, key)
         if self.resets.get(key) == wanted:
             self._store.write(key, data)
+            self._mark(key)
             return
         with self._locked(key):
             self._check(key, wanted)
             self._store.write(key, data)
+            self._mark(key)
+
+    def _mark(self, key: str) -> None:
+        """Note beside the lock that there is a checkpoint; when it is gone, it was lost."""
+        if key in self._marked or not self._store.capabilities.log:
+            return
+        if not self._was_written(key):
+            self._store.write_at(f"{LOCKS}/{key}", 0, [MARK])
+            self._store.sync(f"{LOCKS}/{key}")
+        self._marked.add(key)
+
+    def _was_written(self, key: str) -> bool:
+        if not self._store.capabilities.log:
+            return False
+        try:
+            return self._store.size(f"{LOCKS}/{key}") > 0
+        except KeyNotFound:
+            return False
 
     def _check(self, key: str, wanted: StreamCheckpoint) -> None:
         try:
-            present = decode_checkpoint(self._store.read(key), key)
+            present = decode_checkpoint(self.read(key), key)
         except KeyNotFound:
             return
         check_generation(key, wanted.generation, present)
