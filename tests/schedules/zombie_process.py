@@ -1,0 +1,64 @@
+"""A process that takes batches of many groups and names of producers, is stopped, and goes on too late."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Self
+
+from penstock.log.producer import Producer
+from penstock.log.queue import WalMessageQueue
+from penstock.log.topic import TopicConfig
+from penstock.transports import EmbeddedTransport, StreamBatch
+from penstock.transports.embedded_consumer import EmbeddedConsumer
+from tests.schedules.zombie_scenarios import OUT, TOPIC, Tries
+
+LEASE_SECONDS = 0.3
+ONE = TopicConfig(partitions=1)
+
+
+def run(path: str, groups: list[str], link: Connection) -> None:
+    asyncio.run(work(path, groups, link))
+
+
+async def work(path: str, groups: list[str], link: Connection) -> None:
+    tries = Tries()
+    async with EmbeddedTransport(path, defaults=ONE) as transport, AsyncExitStack() as stack:
+        zombies = [await Zombie.take(transport, stack, group) for group in groups]
+        link.send("holding")
+        link.recv()  # stopped here, and told to go on
+        for zombie in zombies:
+            await zombie.go_on(tries)
+        link.send((tries.tried, tries.accepted))
+
+
+@dataclass
+class Zombie:
+    """What the process has of one group, and of the producer of the same name."""
+
+    queue: WalMessageQueue
+    consumer: EmbeddedConsumer
+    producer: Producer
+    batch: StreamBatch
+
+    @classmethod
+    async def take(cls, transport: EmbeddedTransport, stack: AsyncExitStack, group: str) -> Self:
+        consumer = transport.subscribe(
+            TOPIC, group, lease_seconds=LEASE_SECONDS, release_seconds=LEASE_SECONDS
+        )
+        await stack.enter_async_context(consumer)
+        producer = transport.queue.producer(group)
+        await producer.open()
+        return cls(transport.queue, consumer, producer, await consumer.next_batch(30, 3))
+
+    async def go_on(self, tries: Tries) -> None:
+        await tries.late("batch", self.consumer.commit(self.batch))
+        await tries.late("offset", self.consumer.commit({0: self.batch.next_offset}))
+        moving = self.queue.transaction(f"zombie-{self.consumer.group}")
+        await moving.publish(OUT, b"zombie")
+        moving.commit_offsets(self.consumer, {0: self.batch.next_offset})
+        await tries.late("transaction with offsets", moving.commit())
+        writing = self.producer.transaction()
+        await writing.publish(OUT, b"zombie")
+        await tries.late("transaction", writing.commit())
+        await tries.late("sequence", self.producer.publish(OUT, b"zombie", sequence=7))
