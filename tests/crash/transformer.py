@@ -2,11 +2,11 @@
 
 import asyncio
 import random
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -45,6 +45,24 @@ class Orders:
     """End when everything is done."""
 
 
+class Figures(NamedTuple):
+    """What is told of some amounts."""
+
+    number: int
+    total: int
+    least: int
+    most: int
+
+    @classmethod
+    def of(cls, amounts: Sequence[int]) -> Self:
+        return cls(len(amounts), sum(amounts), min(amounts), max(amounts))
+
+    @classmethod
+    def together(cls, parts: Sequence[Self]) -> Self:
+        numbers, totals, least, most = zip(*parts, strict=True)
+        return cls(sum(numbers), sum(totals), min(least), max(most))
+
+
 Say = Callable[..., None]
 
 
@@ -65,17 +83,17 @@ async def work(orders: Orders, say: Say) -> None:
 
 
 async def book(transport: EmbeddedTransport, orders: Orders, say: Say) -> None:
-    """Copy each payment, and publish sums by key: as many as there are batches."""
+    """Copy each payment, and publish the figures of each key: as many as there are batches."""
     chance = random.Random(orders.seed)
 
     def function(batch: StreamBatch) -> Iterable[Outgoing]:
         say("batch", batch.partition, batch.next_offset)
-        sums: Counter[bytes] = Counter()
+        amounts: dict[bytes, list[int]] = {}
         for one in batch.records:
-            sums[one.key or b""] += int(one.value or b"")
+            amounts.setdefault(one.key or b"", []).append(int(one.value or b""))
             yield Outgoing(COPIES, one.value, one.key)
-        for key, total in sums.items():
-            yield Outgoing(SUMS, b"%d" % total, key)
+        for key, mine in amounts.items():
+            yield Outgoing(SUMS, msgspec.json.encode(Figures.of(mine)), key)
 
     transform = Transform(
         transport,

@@ -26,8 +26,13 @@ PARTITIONS = 3
 LEASE_SECONDS = 0.3
 ACCOUNTS = [b"ada", b"blaise", b"carl", b"dorothy", b"edsger"]
 BALANCES = """CREATE TABLE IF NOT EXISTS balances (
-    account VARCHAR(20) PRIMARY KEY, cents BIGINT NOT NULL, payments BIGINT NOT NULL
+    account VARCHAR(20) PRIMARY KEY, cents BIGINT NOT NULL, payments BIGINT NOT NULL,
+    least BIGINT NOT NULL, most BIGINT NOT NULL
 )"""
+BOOK = """INSERT INTO balances VALUES (?, ?, 1, ?, ?) ON CONFLICT (account) DO UPDATE SET
+    cents = balances.cents + excluded.cents, payments = balances.payments + 1,
+    least = CASE WHEN excluded.least < balances.least THEN excluded.least ELSE balances.least END,
+    most = CASE WHEN excluded.most > balances.most THEN excluded.most ELSE balances.most END"""
 
 
 @dataclass
@@ -163,13 +168,8 @@ async def book_batch(
         await asyncio.sleep(orders.hesitates)
     async with transaction(connection, orders):
         for record in batch:
-            await execute(
-                connection,
-                "INSERT INTO balances VALUES (?, ?, 1) ON CONFLICT (account) DO UPDATE SET "
-                "cents = balances.cents + excluded.cents, payments = balances.payments + 1",
-                (record.key or b"").decode(),
-                int(record.value or b""),
-            )
+            cents = int(record.value or b"")
+            await execute(connection, BOOK, (record.key or b"").decode(), cents, cents, cents)
         point("effects")
         await batch.save(connection)
         point("saved")

@@ -15,6 +15,8 @@ from penstock.streaming.database_connection import run
 from penstock.transports import EmbeddedTransport
 from tests.crash.kill_rig import KillRig, processes
 from tests.crash.rigs import seed_of
+from tests.crash.transformer import Figures
+from tests.scoreboard import Scores, amount
 from tests.streaming import payer
 from tests.streaming.havoc import Havoc
 
@@ -42,13 +44,14 @@ class Killing(KillRig):
             orders.dies_at = self.random.randint(1, 60)
         return orders
 
-    def run(self, kills: int) -> None:
+    def run(self, kills: int, scored: Scores, seed: int) -> None:
         while self.kills < kills:
             self.round()
         sent, booked = self.finish()
-        print(f"{self.kills} kills, {sum(count for _, count in sent.values())} payments")
+        print(f"{self.kills} kills, {sum(one.number for one in sent.values())} payments")
         assert booked == sent
         assert self.said["committed"] > kills, "there was something to book"
+        scored(13, tried=self.kills, bad=0, seed=seed)
 
     def finish(self) -> tuple[dict, dict]:
         """Book what is left; what the topic says and what the books say."""
@@ -57,21 +60,19 @@ class Killing(KillRig):
         return asyncio.run(self.read(orders))
 
     async def read(self, orders) -> tuple[dict, dict]:
-        """What the topic says and what the books say: account → cents and number of payments."""
-        cents: Counter[str] = Counter()
-        counts: Counter[str] = Counter()
+        """What the topic says and what the books say: the figures of each account."""
+        cents: dict[str, list[int]] = {}
         async with EmbeddedTransport(self.path) as transport:
             async for record in transport.queue.replay(payer.TOPIC):
-                account = (record.key or b"").decode()
-                cents[account] += int(record.value or b"")
-                counts[account] += 1
+                cents.setdefault((record.key or b"").decode(), []).append(int(record.value or b""))
         connection = await payer.connect(orders)
-        answer = await run(connection, "SELECT account, cents, payments FROM balances")
+        question = "SELECT account, payments, cents, least, most FROM balances"
+        answer = await run(connection, question)
         ending = connection.close()
         if ending is not None:
             await ending
-        booked = {account: (amount, count) for account, amount, count in answer.rows}
-        return {account: (cents[account], counts[account]) for account in cents}, booked
+        booked = {account: Figures(*figures) for account, *figures in answer.rows}
+        return {account: Figures.of(mine) for account, mine in cents.items()}, booked
 
 
 async def drop_tables(dsn: str) -> None:
@@ -83,65 +84,75 @@ async def drop_tables(dsn: str) -> None:
 
 @pytest.mark.acceptance(84)
 @pytest.mark.timeout(120)
-def test_killed_consumers_book_each_payment_once_in_sqlite(request, folder):
-    Killing(folder, seed_of(request)).run(15)
+def test_killed_consumers_book_each_payment_once_in_sqlite(request, folder, scored):
+    seed = seed_of(request)
+    Killing(folder, seed).run(20, scored, seed)
 
 
 @pytest.mark.acceptance(84)
 @pytest.mark.timeout(120)
-def test_killed_consumers_book_each_payment_once_in_postgresql(request, folder, postgres):
+def test_killed_consumers_book_each_payment_once_in_postgresql(request, folder, postgres, scored):
+    seed = seed_of(request)
     asyncio.run(drop_tables(postgres.dsn))
-    Killing(folder, seed_of(request), postgres.dsn).run(5)
+    Killing(folder, seed, postgres.dsn).run(8, scored, seed)
 
 
 @pytest.mark.torture
 @pytest.mark.acceptance(84)
 @pytest.mark.timeout(1800)
-def test_hundreds_of_killed_consumers_book_each_payment_once_in_sqlite(request, folder):
-    Killing(folder, seed_of(request)).run(200)
+def test_hundreds_of_killed_consumers_book_each_payment_once_in_sqlite(request, folder, scored):
+    seed = seed_of(request)
+    Killing(folder, seed).run(max(3, amount(13) // 5), scored, seed)
 
 
 @pytest.mark.torture
 @pytest.mark.acceptance(84)
 @pytest.mark.timeout(1800)
-def test_dozens_of_killed_consumers_book_each_payment_once_in_postgresql(request, folder, postgres):
+def test_dozens_of_killed_consumers_book_each_payment_once_in_postgresql(
+    request, folder, postgres, scored
+):
+    seed = seed_of(request)
     asyncio.run(drop_tables(postgres.dsn))
-    Killing(folder, seed_of(request), postgres.dsn).run(50)
+    Killing(folder, seed, postgres.dsn).run(max(3, amount(13) // 20), scored, seed)
 
 
 class TestGroupsOfProcesses:
     """Several members book at the same time; some are killed, some wake up as zombies."""
 
-    def run(self, request, folder, rounds, dsn=""):
+    def run(self, request, folder, rounds, scored, dsn=""):
+        seed = seed_of(request)
+
         def target(role, number, seed):
             orders = payer.Orders(str(folder), seed, number, dsn=dsn, hesitates=0.02)
             return payer.run_alone, (orders,)
 
-        havoc = Havoc(seed_of(request), ["booker"] * 3, target, 6 * payer.LEASE_SECONDS, 0.2)
+        havoc = Havoc(seed, ["booker"] * 3, target, 6 * payer.LEASE_SECONDS, 0.2)
         havoc.run(rounds)
         rig = Killing(folder, 0, dsn)
         sent, booked = rig.finish()
-        print(f"{havoc.kills} kills, {havoc.pauses} pauses, {sum(n for _, n in sent.values())}")
+        print(f"{havoc.kills} kills, {havoc.pauses} pauses")
         assert booked == sent
         assert len(sent) == len(payer.ACCOUNTS)
+        # The last three are killed at the end.
+        scored(13, tried=havoc.kills + 3, bad=0, seed=seed, pauses=havoc.pauses)
 
     @pytest.mark.acceptance(84)
     @pytest.mark.timeout(120)
-    def test_a_group_books_each_payment_once_in_sqlite(self, request, folder):
-        self.run(request, folder, 8)
+    def test_a_group_books_each_payment_once_in_sqlite(self, request, folder, scored):
+        self.run(request, folder, 8, scored)
 
     @pytest.mark.torture
     @pytest.mark.acceptance(84)
     @pytest.mark.timeout(1800)
-    def test_a_group_books_each_payment_once_in_sqlite_for_long(self, request, folder):
-        self.run(request, folder, 300)
+    def test_a_group_books_each_payment_once_in_sqlite_for_long(self, request, folder, scored):
+        self.run(request, folder, max(8, 3 * amount(13) // 10), scored)
 
     @pytest.mark.torture
     @pytest.mark.acceptance(84)
     @pytest.mark.timeout(1800)
-    def test_a_group_books_each_payment_once_in_postgresql(self, request, folder, postgres):
+    def test_a_group_books_each_payment_once_in_postgresql(self, request, folder, postgres, scored):
         asyncio.run(drop_tables(postgres.dsn))
-        self.run(request, folder, 100, postgres.dsn)
+        self.run(request, folder, max(8, amount(13) // 10), scored, postgres.dsn)
 
 
 async def compete(transport, path, name, chance, total):
