@@ -53,7 +53,7 @@ class Tried:
 
 
 @contextlib.contextmanager
-def scoring(scored: Scores, number: int, seed: int) -> Iterator[Tried]:
+def scoring(scored: Scores, number: int, seed: int | str) -> Iterator[Tried]:
     """Tell the scoreboard what was tried inside; a check that fails there is one that went wrong."""
     tried = Tried()
     begin = time.monotonic()

@@ -1,16 +1,26 @@
 """SIGKILL before, in the middle of and after every call that changes the disk, one by one."""
 
+import asyncio
 import itertools
+import json
+import os
 import random
+import select
 import shutil
+import signal
+import subprocess
+import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.crash.rigs import Ledger, Nursery, Score, need, run_under_strace, seed_of
+from penstock.errors import PenstockError
+from tests.crash import operations
+from tests.crash.rigs import DEADLINE_SECONDS, Ledger, Nursery, Score, need, scoring, seed_of
 from tests.crash.upkeep import TOMBSTONE_HOURS, UpkeepLedger
 from tests.crash.writer import Spec
 
@@ -90,123 +100,185 @@ class Walk:
         ledger.take(child)
 
 
-def walk(nursery, folder, request, config, when, stride, *, again=False):
-    walk = Walk(nursery, folder, config, seed_of(request))
+def walk(nursery, folder, request, scored, config, when, stride, *, again=False):
+    seed = seed_of(request)
+    walk = Walk(nursery, folder, config, seed)
     numbers = itertools.count(1)
     if stride > 1:
         numbers = itertools.count(walk.random.randint(1, stride), stride)
     # The first calls make the log: none of them is left out.
-    first = range(1, 40) if stride > 1 and config is not UPKEEP else ()
-    for number in first:
-        walk.die_at(when, number, again=again)
-    while walk.die_at(when, next(numbers), again=again):
-        pass
+    first = range(1, 40) if stride > 1 and config is not UPKEEP and when == "before" else ()
+    with scoring(scored, 1, seed) as tried:
+        for number in first:
+            walk.die_at(when, number, again=again)
+        while walk.die_at(when, next(numbers), again=again):
+            pass
+        tried.count = walk.score.crashes
     print(f"{request.node.name}: {walk.score}")
 
 
 @pytest.mark.acceptance(11, 46, 56)
 @pytest.mark.parametrize("when", ["before", "middle", "after"])
 @pytest.mark.parametrize("config", CONFIGS, ids=["every_message", "every_n_messages"])
-def test_a_kill_at_any_call_loses_nothing(nursery, folder, request, config, when):
-    walk(nursery, folder, request, config, when, stride=7)
+def test_a_kill_at_any_call_loses_nothing(nursery, folder, request, scored, config, when):
+    walk(nursery, folder, request, scored, config, when, stride=14)
 
 
 @pytest.mark.acceptance(11, 46, 56)
 @pytest.mark.parametrize("config", CONFIGS, ids=["every_message", "every_n_messages"])
-def test_a_kill_during_recovery_from_a_kill_loses_nothing(nursery, folder, request, config):
-    walk(nursery, folder, request, config, "after", stride=7, again=True)
+def test_a_kill_during_recovery_from_a_kill_loses_nothing(nursery, folder, request, scored, config):
+    walk(nursery, folder, request, scored, config, "after", stride=14, again=True)
 
 
 @pytest.mark.acceptance(11, 46, 56)
 @pytest.mark.parametrize("when", ["before", "middle", "after"])
-def test_a_kill_at_any_call_of_upkeep_loses_nothing_that_must_stay(nursery, folder, request, when):
-    walk(nursery, folder, request, UPKEEP, when, stride=19, again=when == "after")
+def test_a_kill_at_any_call_of_upkeep_loses_nothing_that_must_stay(
+    nursery, folder, request, scored, when
+):
+    walk(nursery, folder, request, scored, UPKEEP, when, stride=29, again=when == "after")
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(14_400)
 @pytest.mark.acceptance(11, 46, 56)
 @pytest.mark.parametrize("again", [False, True], ids=["once", "again"])
 @pytest.mark.parametrize("when", ["before", "middle", "after"])
 @pytest.mark.parametrize(
     "config", [*CONFIGS, UPKEEP], ids=["every_message", "every_n_messages", "upkeep"]
 )
-def test_a_kill_at_every_call_loses_nothing(nursery, folder, request, config, when, again):
-    walk(nursery, folder, request, config, when, stride=1, again=again)
+def test_a_kill_at_every_call_loses_nothing(nursery, folder, request, scored, config, when, again):
+    walk(nursery, folder, request, scored, config, when, stride=1, again=again)
 
 
 # ------------------------------------------------------------------------------------ by strace
 
-SYSTEM_CALLS = [
-    "pwritev2",
-    "fdatasync",
-    "fsync",
-    "rename",
-    "unlink",
-    "ftruncate",
-    "mkdir",
-    "flock",
-    "fstat",
-    "pread64",
-]
+CHANGING = (
+    *("pwrite64", "pwritev", "pwritev2", "ftruncate", "fallocate", "fdatasync", "fsync"),
+    *("rename", "renameat", "renameat2", "link", "linkat", "unlink", "unlinkat"),
+    *("mkdir", "mkdirat", "rmdir"),
+)
+"""Between two of these nothing changes that outlives a process."""
+OTHERS = (
+    *("write", "flock", "open", "openat", "close", "read", "pread64", "preadv", "preadv2", "lseek"),
+    *("stat", "fstat", "lstat", "newfstatat", "statx", "access", "faccessat2", "getdents64"),
+    *("readlink", "fcntl", "dup", "dup3"),
+    *("inotify_init1", "inotify_add_watch", "inotify_rm_watch"),
+)
 
 
-def kill_at_system_call(
-    folder: Path, seed: int, call: str, number: int, score: Score, config: dict = CONFIGS[1]
-) -> bool:
-    """The kernel kills the writer at its n-th such call; whether it made that many.
+class Traced:
+    """One operation after the other under strace, each killed at one of its system calls.
 
-    The number counts in each thread by itself. No layer of ours takes part.
+    The kernel kills it before the call; no layer of ours takes part. An operation runs in one
+    thread and finds the same log each time, so the n-th call is always the same one.
     """
-    path = folder / f"{call}-{number}"
-    path.mkdir()
-    ledger = new_ledger(path, config, score)
-    spec = new_spec(ledger, writer=1, seed=seed, steps=15)
-    options = ["-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={number}"]
-    child, code = run_under_strace(spec, options, path / "trace")
-    assert code in {KILLED, 0}, child.frames[-3:]
-    made = calls_of_a_thread(path / "trace", call)
-    assert code == KILLED or made < number, f"{made} calls of {call}, and no kill at {number}"
-    ledger.take(child)
-    ledger.check_now(again=True, subscribers=["reader"])
-    shutil.rmtree(path)
-    score.crashes += code == KILLED
-    return code == KILLED
+
+    def __init__(self, nursery: Nursery, folder: Path, operation: str) -> None:
+        self.nursery = nursery
+        self.operation = operation
+        self.place = folder / "place"
+        self.base = folder / "base"
+        self.trace = folder / "trace"
+        self.seen: set[int] = set()
+        self.base.mkdir()
+        asyncio.run(operations.prepare(self.base, operation))
+
+    def points(self, calls: Sequence[str]) -> list[tuple[str, int]]:
+        """Every call of the operation, by its name and number."""
+        code, _ = self.run(calls, [])
+        assert code == 0, f"{self.operation} ends by itself with {code}"
+        made = Counter(line.split("(")[0] for line in self.trace.read_text().splitlines())
+        return [(call, number + 1) for call in calls for number in range(made[call])]
+
+    def die_at(self, call: str, number: int) -> bool:
+        """Whether it died at that call; what it left is checked in any case."""
+        fault = f"inject={call}:signal=SIGKILL:when={number}"
+        code, said = self.run([call], ["-e", fault])
+        left = {path: path.read_bytes() for path in self.place.rglob("*") if path.is_file()}
+        key = hash((repr(said), *sorted(left.items())))
+        if key in self.seen:
+            # Nothing was changed between two calls.
+            return code == KILLED
+        self.seen.add(key)
+        try:
+            asyncio.run(operations.check(self.place, self.operation, said))
+        except (AssertionError, PenstockError) as failure:
+            failure.add_note(f"{self.operation} was killed at {call} {number}; it said {said}")
+            raise
+        return code == KILLED
+
+    def run(self, calls: Sequence[str], options: Sequence[str]) -> tuple[int, operations.Said]:
+        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.copytree(self.base, self.place)
+        order = json.dumps([self.operation, str(self.place)])
+        pid, pipe = self.nursery.fork(f"operation {order}")
+        command = ["strace", "-o", str(self.trace), "-e", f"trace={','.join(calls)}", *options]
+        wait_until_stopped(pid)
+        with subprocess.Popen([*command, "-p", str(pid)], stderr=subprocess.PIPE) as strace:
+            assert strace.stderr is not None
+            line = strace.stderr.readline()
+            assert b"attached" in line, line
+            os.kill(pid, signal.SIGCONT)
+            said = operations.Said()
+            said.take(hear_out(pid, pipe))
+            code = self.nursery.reap(pid)
+        return code, said
 
 
-def calls_of_a_thread(trace: Path, call: str) -> int:
-    """How often the thread that made most of these calls made one."""
-    lines = [line.split() for line in trace.read_text().splitlines()]
-    threads = Counter(thread for thread, what, *_ in lines if what.startswith(f"{call}("))
-    return max(threads.values(), default=0)
+def wait_until_stopped(pid: int) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "T":
+        assert time.monotonic() < deadline, "the process does not stop"
+        select.select([], [], [], 0.0005)
+
+
+def hear_out(pid: int, pipe: int) -> bytes:
+    """All that a process says until its end."""
+    heard = b""
+    with open(pipe, "rb", buffering=0) as file:
+        while True:
+            if not select.select([file], [], [], DEADLINE_SECONDS)[0]:
+                os.kill(pid, signal.SIGKILL)
+                raise AssertionError(f"it does not end; it said {heard!r}")
+            if not (more := file.read(65_536)):
+                return heard
+            heard += more
+
+
+def kill_at_every_point(nursery, folder, request, scored, operation, calls):
+    need("strace", "strace")
+    traced = Traced(nursery, folder, operation)
+    points = traced.points(calls)
+    with scoring(scored, 2, seed="every one") as tried:
+        tried.count = len(points)
+        missed = [point for point in points if not traced.die_at(*point)]
+        tried.measured[f"points_of_{operation}"] = len(points)
+        print(f"{request.node.name}: {len(points)} points, not covered: {missed}")
+        assert not missed
 
 
 @pytest.mark.acceptance(11)
-def test_a_kill_by_the_kernel_at_a_system_call_loses_nothing(folder, request):
-    need("strace", "strace")
-    seed = seed_of(request)
-    chance = random.Random(seed)
-    score = Score()
-    calls = ["pwritev2", "fdatasync", "fsync", "rename", "mkdir", "flock"]
-    for call in calls:
-        number = chance.randint(1, 9)
-        while not kill_at_system_call(folder, seed, call, number, score):
-            number //= 2
-            assert number, f"{call} was never called"
-    print(f"{request.node.name}: {score}")
-    assert score.crashes == len(calls)
+@pytest.mark.parametrize("operation", operations.OPERATIONS)
+def test_a_kill_by_the_kernel_at_every_change_loses_nothing(
+    nursery, folder, request, scored, operation
+):
+    kill_at_every_point(nursery, folder, request, scored, operation, CHANGING)
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(14_400)
 @pytest.mark.acceptance(11)
-@pytest.mark.parametrize("config", [CONFIGS[1], UPKEEP], ids=["every_n_messages", "upkeep"])
-@pytest.mark.parametrize("call", SYSTEM_CALLS)
-def test_a_kill_by_the_kernel_at_every_system_call_loses_nothing(folder, request, call, config):
+@pytest.mark.parametrize("operation", operations.OPERATIONS)
+def test_a_kill_by_the_kernel_at_every_system_call_loses_nothing(
+    nursery, folder, request, scored, operation
+):
+    kill_at_every_point(nursery, folder, request, scored, operation, [*CHANGING, *OTHERS])
+
+
+def test_the_rig_sees_an_operation_that_says_too_much(nursery, folder):
+    """The rig bites: at some call, what was said is not so yet."""
     need("strace", "strace")
-    seed = seed_of(request)
-    score = Score()
-    numbers = itertools.count(1)
-    while kill_at_system_call(folder, seed, call, next(numbers), score, config):
-        pass
-    print(f"{request.node.name}: {score}")
+    traced = Traced(nursery, folder, "hasty")
+    points = traced.points(CHANGING)
+    with pytest.raises(AssertionError, match="acknowledged and lost"):
+        _ = [traced.die_at(*point) for point in points]

@@ -34,6 +34,7 @@ from penstock.log.subscription import Subscription
 from penstock.log.topic import TopicConfig
 from penstock.system import Buffer, OsClock, OsFiles, System
 from penstock.testing import transport_member
+from tests.crash import operations
 
 FILLER = random.Random(7).randbytes(64 * 1024)
 FRAME = struct.Struct("<BIIQQQd")
@@ -595,9 +596,11 @@ def nursery(link: socket.socket) -> None:
 
 
 def be(command: str, argument: str, descriptor: int) -> int:
-    """In the new process: a writer, or a member of a group."""
+    """In the new process: a writer, an operation, or a member of a group."""
     if command == "fork":
         return write(Spec(**json.loads(argument)), descriptor)
+    if command == "operation":
+        return operations.be(argument, descriptor)
     os.dup2(descriptor, sys.stdout.fileno())
     asyncio.run(transport_member._main(*json.loads(argument)))
     return 0
