@@ -18,6 +18,7 @@ import pytest
 from penstock.errors import NotSupported
 from penstock.spark.java import find_java
 from penstock.spark.tables import WarehouseTable
+from tests.scoreboard import Scores
 from tests.spark.processes import EXECUTOR, JAVA, READER, WORKER, below, kill, of_kind
 
 ROOT = Path(__file__).parent.parent.parent
@@ -235,16 +236,20 @@ def run(driven: tuple[Any, Path], victims: list[str], seed: int) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_twenty_kills_and_a_power_cut_lose_and_double_nothing(driven: tuple[Any, Path]) -> None:
+def test_twenty_kills_and_a_power_cut_lose_and_double_nothing(
+    driven: tuple[Any, Path], scored: Scores
+) -> None:
     victims = [victim for victim, times in FEW_STARTS.items() for _ in range(times)]
     random.Random(6).shuffle(victims)
     run(driven, victims, seed=6)
+    scored(13, tried=len(victims), bad=0, seed=6)
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("kills", [20, 200])
-def test_many_kills_at_random_stages(driven: tuple[Any, Path], kills: int) -> None:
+def test_many_kills_at_random_stages(driven: tuple[Any, Path], kills: int, scored: Scores) -> None:
     seed = int(os.environ.get("PENSTOCK_SEED", random.randrange(1 << 32)))
     kills = int(os.environ.get("PENSTOCK_KILLS", kills))
     choice = random.Random(seed)
     run(driven, choice.choices(VICTIMS, [4, 4, 6, 4, 4], k=kills), seed)
+    scored(13, tried=kills, bad=0, seed=seed)

@@ -515,14 +515,16 @@ async def _until(is_so, work) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_broker_killed_under_load_loses_and_doubles_nothing(server, topic):
+async def test_a_broker_killed_under_load_loses_and_doubles_nothing(server, topic, scored):
     await _kills(server, topic, 1)
+    scored(13, tried=1, bad=0, seed="none is chosen")
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(1800)
-async def test_a_broker_killed_again_and_again_loses_and_doubles_nothing(server, topic):
+async def test_a_broker_killed_again_and_again_loses_and_doubles_nothing(server, topic, scored):
     await _kills(server, topic, 20)
+    scored(13, tried=20, bad=0, seed="none is chosen")
 
 
 async def test_a_broker_that_stands_still_for_a_while_loses_nothing(server, transport, topic):

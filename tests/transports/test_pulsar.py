@@ -141,7 +141,7 @@ def _kill_and_start(server):
 
 
 @pytest.mark.timeout(180)
-async def test_a_broker_that_is_killed_loses_nothing_acknowledged(server, topic):
+async def test_a_broker_that_is_killed_loses_nothing_acknowledged(server, topic, scored):
     async with PulsarTransport(server.url, timeout=120.0) as transport:
         got = await sent_and_read(
             transport, topic, lambda: asyncio.to_thread(_kill_and_start, server)
@@ -149,12 +149,13 @@ async def test_a_broker_that_is_killed_loses_nothing_acknowledged(server, topic)
         assert got.keys() == set(numbered(1_000))
         assert transport.statistics().reconnects >= 1
         assert transport.capabilities.idempotence
+    scored(13, tried=1, bad=0, seed="none is chosen")
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kills", [8])
-async def test_a_broker_that_is_killed_again_and_again_loses_nothing(topic, kills):
+async def test_a_broker_that_is_killed_again_and_again_loses_nothing(topic, kills, scored):
     """Three members share the topic while the broker comes and goes."""
     got: Counter[bytes | None] = Counter()
     total, size = 0, 50
@@ -189,6 +190,7 @@ async def test_a_broker_that_is_killed_again_and_again_loses_nothing(topic, kill
     # A commit whose answer was lost may have counted, so what it held may be missing here.
     assert got.keys() <= set(numbered(total))
     assert set(got.values()) == {1}
+    scored(13, tried=kills, bad=0, seed="none is chosen")
 
 
 async def test_a_cut_connection_is_made_again(server, topic):

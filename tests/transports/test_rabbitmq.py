@@ -125,7 +125,7 @@ async def sent_and_read(transport, topic, disturb, batches=20, size=25):
 
 
 @pytest.mark.timeout(180)
-async def test_a_broker_that_is_killed_loses_nothing_acknowledged(server, topic):
+async def test_a_broker_that_is_killed_loses_nothing_acknowledged(server, topic, scored):
     async def disturb():
         server.kill()
         await asyncio.to_thread(server.start)
@@ -135,11 +135,12 @@ async def test_a_broker_that_is_killed_loses_nothing_acknowledged(server, topic)
         await asyncio.to_thread(server.settle, STREAMS)
         await sent_and_read(transport, topic, disturb)
         assert transport.statistics().reconnects >= 1
+    scored(13, tried=1, bad=0, seed="none is chosen")
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(900)
-async def test_a_broker_that_is_killed_again_and_again_loses_nothing(server, topic):
+async def test_a_broker_that_is_killed_again_and_again_loses_nothing(server, topic, scored):
     """Three members share the topic; some are closed and made anew while the server comes and goes."""
     kills, size = 15, 50
     got: Counter[bytes | None] = Counter()
@@ -178,6 +179,7 @@ async def test_a_broker_that_is_killed_again_and_again_loses_nothing(server, top
     # A commit whose answer was lost may have counted, so what it held may be missing here.
     assert got.keys() <= set(numbered(total))
     assert set(got.values()) == {1}
+    scored(13, tried=kills, bad=0, seed="none is chosen")
 
 
 async def test_a_cut_connection_is_made_again(server, topic):

@@ -598,16 +598,18 @@ async def _kills(own, topic, times: int) -> None:
         assert mine == [b"%d-%d" % (who, n) for n in range(len(mine))]
 
 
-async def test_a_server_killed_under_load_loses_and_doubles_nothing(topic):
+async def test_a_server_killed_under_load_loses_and_doubles_nothing(topic, scored):
     with redis_server() as own:
         await _kills(own, topic, 2)
+    scored(13, tried=2, bad=0, seed="none is chosen")
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(900)
-async def test_a_server_killed_again_and_again_loses_and_doubles_nothing(topic):
+async def test_a_server_killed_again_and_again_loses_and_doubles_nothing(topic, scored):
     with redis_server() as own:
         await _kills(own, topic, 40)
+    scored(13, tried=40, bad=0, seed="none is chosen")
 
 
 @pytest.mark.torture
