@@ -37,13 +37,13 @@ __all__ = [
 def open_store(url: str | os.PathLike[str], **options: Any) -> PersistentBackingStore:
     """Open the store that a URL names.
 
-    ============================  ==========================================
-    ``memory:``                   :class:`MemoryStore`
-    ``sqlite:/path/to/file``      :class:`SqliteStore`
-    ``postgresql://…``            :class:`PostgresStore`
-    ``s3://bucket/prefix``        :class:`ObjectStore` (also ``gs:``, ``az:``)
-    ``file:/path`` or a path      :class:`DirectoryStore`
-    ============================  ==========================================
+    ::
+
+        memory:                   MemoryStore
+        sqlite:/path/to/file      SqliteStore
+        postgresql://…            PostgresStore
+        s3://bucket/prefix        ObjectStore (also gs: and az:)
+        file:/path or a path      DirectoryStore
 
     Options go to the store's constructor. The caller closes the store.
     """
