@@ -1,0 +1,70 @@
+"""Bounds to the byte and to the offset: what stands exactly on one."""
+
+import pytest
+
+from penstock.errors import DamagedEntry, RecordTooLarge
+from penstock.log import frame
+from penstock.log.appending import check_sizes
+from penstock.log.frame import Header, _check_bounds
+from penstock.log.index import INDEX_SPACING_BYTES, Index, IndexBuilder, IndexRow
+from tests.log.strategies import values_draft
+
+
+def test_a_row_of_the_index_is_found_at_its_own_offset_and_before_its_own_time():
+    """Records before the row may have its time too."""
+    first, second = IndexRow(10, 100, 1_000), IndexRow(20, 200, 70_000)
+    index = Index([first, second])
+    assert [index.at_offset(one) for one in (9, 10, 19, 20)] == [None, first, first, second]
+    assert [index.at_time(one) for one in (100, 101, 200, 201)] == [None, first, first, second]
+
+
+def test_a_row_is_made_exactly_one_spacing_on():
+    builder = IndexBuilder(500)
+    assert builder.offer(1, 1, 500 + INDEX_SPACING_BYTES - 1) is None
+    assert builder.offer(2, 2, 500 + INDEX_SPACING_BYTES) == (2, 2, 500 + INDEX_SPACING_BYTES)
+    assert builder.offer(3, 3, 500 + 2 * INDEX_SPACING_BYTES - 1) is None
+
+
+def header(**fields: int) -> Header:
+    plain = dict.fromkeys(Header._fields, 0) | {"length": frame.HEADER_BYTES - 4}
+    return Header(**(plain | fields))
+
+
+LARGEST: dict[str, int] = {
+    "length": frame.ENTRY_BYTES_MAX - 12,
+    "body_length": frame.ENTRY_BYTES_MAX,
+    "kind": frame.KIND_GAP,
+}
+
+
+@pytest.mark.parametrize(("name", "largest"), LARGEST.items())
+def test_a_field_of_a_header_may_be_as_large_as_its_bound_and_no_larger(name, largest):
+    _check_bounds(header(**{name: largest}))
+    with pytest.raises(DamagedEntry):
+        _check_bounds(header(**{name: largest + 1}))
+
+
+def test_counts_and_offsets_may_be_as_large_as_their_bounds_and_no_larger():
+    most = frame.RECORDS_MAX
+    _check_bounds(header(record_count=most, offset_span=most))
+    _check_bounds(header(base_offset=frame.OFFSET_MAX))
+    for wrong in (
+        header(record_count=most + 1, offset_span=most + 1),
+        header(record_count=2, offset_span=1),
+        header(base_offset=frame.OFFSET_MAX, offset_span=1),
+        header(length=frame.HEADER_BYTES - 5),
+    ):
+        with pytest.raises(DamagedEntry):
+            _check_bounds(wrong)
+
+
+def test_an_entry_may_be_as_large_as_one_may_be_and_no_larger():
+    entry = values_draft(b"x")
+    fits = frame.ENTRY_BYTES_MAX - frame.FRAME_BYTES
+    check_sizes([entry._replace(stored_length=fits)])
+    with pytest.raises(RecordTooLarge):
+        check_sizes([entry._replace(stored_length=fits + 1)])
+    most = entry._replace(record_count=frame.RECORDS_MAX)
+    check_sizes([most])
+    with pytest.raises(RecordTooLarge):
+        check_sizes([most._replace(record_count=frame.RECORDS_MAX + 1)])

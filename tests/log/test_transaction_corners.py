@@ -1,0 +1,168 @@
+"""Transactions at their bounds: limits, blocks that are over already, and who decides when nobody waits."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock import WalMessageQueue
+from penstock.errors import Closed, LimitReached
+from penstock.log import transaction_decision, transaction_roll
+from penstock.log.codec import Codec
+from penstock.log.frame import draft
+from penstock.log.offsets import OffsetFile
+from penstock.log.transaction import _Deciding
+from penstock.log.transaction_commit import Commit, GroupOffsets, Outcome
+from penstock.log.transaction_decision import OffsetMove
+from penstock.log.transaction_reroute import _columns
+from penstock.log.transaction_staging import note
+from penstock.testing.disk import SimulatedDisk
+from tests.log.transaction_world import (
+    GROUP,
+    NAME,
+    SOURCE,
+    Process,
+    State,
+    columns_of,
+    drafts_of,
+    make_topics,
+    read_state,
+)
+
+
+@pytest.fixture
+def process() -> Iterator[Process]:
+    made = Process(SimulatedDisk())
+    make_topics(made.store)
+    yield made
+    made.transactions.close()
+
+
+class Counting(Commit):
+    """A commit that counts how often it was finished."""
+
+    def __init__(self) -> None:
+        super().__init__(Outcome(NAME, 0))
+        self.finished = 0
+
+    def finish(self, *, moved: bool = False) -> Outcome:
+        self.finished += 1
+        return self.outcome
+
+
+class Owner:
+    """Of offsets; raises before or after the decision, or not at all."""
+
+    def __init__(self, *, before: Exception | None = None, after: Exception | None = None) -> None:
+        self._before, self._after = before, after
+
+    async def commit_with(self, offsets: object, write: Any) -> None:
+        if self._before is not None:
+            raise self._before
+        write()
+        if self._after is not None:
+            raise self._after
+
+
+async def test_a_decision_stands_when_its_offsets_did_not_move():
+    begun = Counting()
+    owner: Any = Owner(after=RuntimeError("the offsets"))
+    assert await _Deciding(lambda: begun).done_by(owner, {}) == (begun, False)
+    owner = Owner()
+    assert await _Deciding(lambda: begun).done_by(owner, {}) == (begun, True)
+    assert begun.finished == 0
+
+
+async def test_what_keeps_it_from_being_decided_is_raised():
+    owner: Any = Owner(before=RuntimeError("refused"))
+    with pytest.raises(RuntimeError, match="refused"):
+        await _Deciding(Counting).done_by(owner, {})
+
+
+def test_a_decision_that_nobody_waits_for_is_finished_by_who_made_it():
+    begun = Counting()
+    deciding = _Deciding(lambda: begun)
+    assert deciding.take() is None
+    deciding.write()
+    assert begun.finished == 1
+
+
+async def test_a_block_that_committed_by_itself_ends_quietly(tmp_path):
+    async with WalMessageQueue(tmp_path / "log") as queue:
+        async with queue.producer(NAME) as producer:
+            async with producer.transaction() as transaction:
+                await transaction.publish("orders", b"once")
+                outcome = await transaction.commit()
+            assert outcome.records == 1
+            async with producer.transaction() as transaction:
+                await transaction.abort()
+        assert queue.durable_offset("orders") == 1
+
+
+def test_a_decision_that_would_be_too_large_writes_nothing(process, monkeypatch):
+    lease = process.transactions.open(NAME)
+    monkeypatch.setattr(transaction_decision, "DECISION_BYTES_MAX", 100)
+    with pytest.raises(LimitReached, match="several transactions"):
+        process.commit(lease, 0)
+    assert read_state(process.store) == State()
+
+
+def test_large_transactions_are_appended_in_portions(process, monkeypatch):
+    monkeypatch.setattr(transaction_roll, "APPEND_BYTES_MAX", 1)
+    lease = process.transactions.open(NAME)
+    records = [*drafts_of(process.store, 0), *drafts_of(process.store, 1)]
+    assert process.transactions.commit(lease, records=records).records == 20
+    assert sum(map(len, read_state(process.store).values.values())) == 20
+
+
+def test_few_partitions_and_offsets_are_kept_open(process, monkeypatch):
+    monkeypatch.setattr(transaction_roll, "LOGS_MAX", 1)
+    monkeypatch.setattr(transaction_roll, "OFFSET_FILES_MAX", 1)
+    lease = process.transactions.open(NAME)
+    state = State()
+    for number in range(3):
+        moved = GroupOffsets(GROUP, {SOURCE: number + 1, ("orders", 1): number + 1})
+        records = drafts_of(process.store, number)
+        process.transactions.commit(lease, number=number, records=records, offsets=[moved])
+        state = state.after(number)
+    assert read_state(process.store) == state
+    second = OffsetFile(process.store, GROUP, "orders", 1).read()
+    assert second is not None
+    assert second.offset == 3
+
+
+def test_a_log_that_is_closed_decides_nothing(process):
+    lease = process.transactions.open(NAME)
+    process.transactions.close()
+    with pytest.raises(Closed):
+        process.commit(lease, 0)
+    waiting = process.transactions._started(lambda run_all: None)
+    with pytest.raises(Closed):
+        waiting()
+    assert read_state(process.store) == State()
+
+
+def test_staging_nothing_writes_nothing_and_can_be_abandoned(process):
+    writer = process.transactions.writer(NAME)
+    writer.add_drafted([])
+    empty = writer.finish()
+    assert (empty.records, empty.size) == (0, 0)
+    assert not process.store.exists(empty.file)
+    writer.add("journal", columns_of([b"staged"]))
+    assert process.store.exists(writer.file)
+    writer.abandon()
+    assert not process.store.exists(writer.file)
+
+
+def test_a_compressed_entry_is_read_back_to_be_sent_elsewhere():
+    columns = columns_of([b"one", b"two"])
+    flags, body = columns.encode()
+    entry = draft(flags, body, 2, codec=Codec.ZLIB)
+    again = _columns(note(entry, 0, 0), b"".join(bytes(one) for one in entry.body))
+    assert (list(again.values), again.keys) == ([b"one", b"two"], columns.keys)
+
+
+def test_moves_that_happened_are_not_made_again(process):
+    process.commit(process.transactions.open(NAME), 0)
+    process.transactions._roller.move([OffsetMove(GROUP, *SOURCE, -1, 1)])
+    assert read_state(process.store).offset == 1
