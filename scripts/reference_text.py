@@ -29,6 +29,10 @@ class ReferenceText(griffe.Extension):
         for name in [one for one in cls.members if one.startswith("__") and one != "__init__"]:
             del cls.members[name]
 
+    def on_attribute(self, *, attr: griffe.Attribute, **kwargs: Any) -> None:
+        if "class-attribute" not in attr.labels and "instance-attribute" in attr.labels:
+            attr.value = None  # how the constructor came by it is nobody's business
+
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         if obj.docstring is not None:
             obj.docstring.value = as_markdown(obj.docstring.value)
