@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from penstock.dashboard.gate import Gate
+from penstock.dashboard.policy import HEADERS, policy_of
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -18,20 +19,9 @@ OPEN_PATHS = frozenset({"/login", "/healthz", "/readyz"})
 """These need no token; the health routes tell strangers nothing but yes or no."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 WS_REFUSED = 4403
-HEADERS = {
-    # Everything comes from here. The framework makes its components in the browser, hence eval.
-    "content-security-policy": (
-        "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
-        "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
-        "connect-src 'self'; object-src 'none'; base-uri 'self'; form-action 'self'; "
-        "frame-ancestors 'none'"
-    ),
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-}
+BODY_BYTES_MAX = 2 * 1024 * 1024
+"""No request is longer. Forms are short; what is typed on a page comes over the socket."""
+PAGE_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Guard:
@@ -50,11 +40,14 @@ class Guard:
             key.decode("latin-1").lower(): value.decode("latin-1")
             for key, value in scope["headers"]
         }
+        if "text/html" in headers.get("accept", ""):
+            # A page is read here before it is sent, so it must not be compressed.
+            scope["headers"] = [one for one in scope["headers"] if one[0] != b"accept-encoding"]
         refusal = self._refusal(scope, headers)
         if refusal is None:
             scope["penstock_admitted"] = self._gate.admits(headers)
             if scope["penstock_admitted"] or scope["path"] in OPEN_PATHS:
-                await self.app(scope, receive, _with_headers(scope, send))
+                await self.app(scope, _bounded(receive), _with_headers(scope, send))
                 return
             refusal = (401, "Log in first, or send the token as a bearer token.")
         await _refuse(scope, send, *refusal)
@@ -65,24 +58,70 @@ class Guard:
         changes = scope["type"] == "websocket" or scope["method"] not in SAFE_METHODS
         if changes and not self._gate.is_same_site(headers):
             return 403, "This came from another site."
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or len(length) > 9 or int(length) > BODY_BYTES_MAX:
+            return 413, f"This is longer than {BODY_BYTES_MAX} bytes."
         return None
 
 
+def _bounded(receive: Receive) -> Receive:
+    """Ends a request that is longer than any, also when it did not say how long it is."""
+    left = BODY_BYTES_MAX
+
+    async def bounded() -> Message:
+        nonlocal left
+        message = await receive()
+        if message["type"] == "http.request":
+            left -= len(message.get("body", b""))
+        return message if left >= 0 else {"type": "http.disconnect"}
+
+    return bounded
+
+
 def _with_headers(scope: Scope, send: Send) -> Send:
+    """Adds the headers. A page is held until all of it is there, as its policy names its scripts."""
     if scope["type"] != "http":
         return send
-    own = [(name.encode(), text.encode()) for name, text in HEADERS.items()]
-    if not scope["path"].startswith("/_nicegui"):
-        own.append((b"cache-control", b"no-store"))
+    held: list[Message] = []
+    cached = scope["path"].startswith("/_nicegui")
 
     async def send_with_headers(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            given = {name for name, _ in own}
-            others = [one for one in message.get("headers", ()) if one[0].lower() not in given]
-            message["headers"] = [*others, *own]
-        await send(message)
+        if message["type"] == "http.response.start" and _is_page(message):
+            held.append(message)
+        elif held:
+            await _hold(held, message, send, cached)
+        else:
+            if message["type"] == "http.response.start":
+                _add_headers(message, policy_of(), cached=cached)
+            await send(message)
 
     return send_with_headers
+
+
+async def _hold(held: list[Message], message: Message, send: Send, cached: bool) -> None:
+    held.append(message)
+    page = b"".join(one.get("body", b"") for one in held)
+    if message.get("more_body", False) and len(page) <= PAGE_BYTES_MAX:
+        return
+    _add_headers(held[0], policy_of(page), cached=cached)
+    for one in held:
+        await send(one)
+    held.clear()
+
+
+def _is_page(start: Message) -> bool:
+    headers: dict[bytes, bytes] = {name.lower(): text for name, text in start.get("headers", ())}
+    return headers.get(b"content-type", b"").startswith(b"text/html")
+
+
+def _add_headers(start: Message, policy: str, *, cached: bool) -> None:
+    told = {**HEADERS, "content-security-policy": policy}
+    if not cached:
+        told["cache-control"] = "no-store"
+    own = [(name.encode(), text.encode()) for name, text in told.items()]
+    names = {name for name, _ in own}
+    others = [one for one in start.get("headers", ()) if one[0].lower() not in names]
+    start["headers"] = [*others, *own]
 
 
 async def _refuse(scope: Scope, send: Send, status: int, why: str) -> None:

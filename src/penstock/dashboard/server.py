@@ -25,6 +25,7 @@ HOST, PORT = "127.0.0.1", 8_420
 START_SECONDS = 30.0
 DRAIN_SECONDS = 2
 BACKLOG = 128
+HEADERS_BYTES_MAX = 64 * 1024
 
 
 class Dashboard:
@@ -85,6 +86,8 @@ class Dashboard:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                http="h11",  # the other parser takes headers without end
+                h11_max_incomplete_event_size=HEADERS_BYTES_MAX,
                 timeout_graceful_shutdown=DRAIN_SECONDS,
                 ws_max_size=1 << 20,
             )
