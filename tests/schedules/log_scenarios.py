@@ -1,13 +1,16 @@
 """What the log has to do in every order of tasks, jobs of threads and timers, with tasks cancelled anywhere."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from penstock.bus.bus import MessageBus
 from penstock.errors import Fenced, SubscriberBusy
 from penstock.log.queue import WalMessageQueue
 from penstock.log.subscription import RecordBatch
 from penstock.log.topic import TopicConfig
+from penstock.messages import Event
 from penstock.streaming.manager import StreamingScalingManager
 from penstock.system import System
 from penstock.testing import Schedule, SimulatedDisk
@@ -200,4 +203,68 @@ async def manager(schedule: Schedule) -> None:
     assert set(handled) <= set(range(2 * EACH))
 
 
-SCENARIOS = [publishing, subscribing, groups, manager]
+async def transactions(schedule: Schedule) -> None:
+    """Transactions that are cancelled anywhere: each is there as a whole, or not at all."""
+    done: set[int] = set()
+
+    async def transact(queue: WalMessageQueue, actor: int) -> None:
+        producer = queue.producer(f"teller-{actor}")
+        for number in range(actor * EACH, actor * EACH + EACH):
+            async with producer.transaction() as transaction:
+                for key in (b"a", b"b", b"c"):
+                    await transaction.publish(TOPIC, b"%d" % number, key=key)
+                    await schedule.pause()
+            done.add(number)
+
+    async with queue_on(schedule, schedule.system) as queue:
+        await queue.create_topic(TOPIC)
+        await ended([schedule.spawn(transact(queue, actor), victim=True) for actor in range(2)])
+    async with queue_on(schedule, schedule.machine(schedule.system.files)) as again:  # type: ignore[arg-type]
+        counts = Counter([int(one.value or b"") async for one in again.replay(TOPIC)])
+    assert set(counts.values()) <= {3}, "a part of a transaction, or one twice"
+    assert done <= counts.keys()
+    assert schedule.cancelled or counts.keys() == set(range(2 * EACH))
+
+
+class Kept(Event):
+    number: int
+
+
+async def durable_events(schedule: Schedule) -> None:
+    """A bus that keeps its events: what was published durably is handled, by it or by the next one."""
+    accepted: set[int] = set()
+    handled: Counter[int] = Counter()
+
+    async def note(event: Kept) -> None:
+        await schedule.pause()
+        handled[event.number] += 1
+
+    async def publish(bus: MessageBus, actor: int) -> None:
+        for number in range(actor * EACH, actor * EACH + EACH):
+            await bus.publish(Kept(number), durable=True)
+            accepted.add(number)
+            await schedule.pause()
+
+    for _ in range(2):
+        system = schedule.machine(schedule.system.files)  # type: ignore[arg-type]
+        async with queue_on(schedule, system) as queue:
+            bus = MessageBus(log=queue, event_log=True, system=system)
+            bus.subscribe(Kept, note)
+            async with bus:
+                sending = [schedule.spawn(publish(bus, one), victim=True) for one in range(2)]
+                await schedule.pause()
+                if schedule.random.random() < 0.5:
+                    await ended(sending)
+                await bus.stop(drain=schedule.random.random() < 0.5)
+                await asyncio.gather(*sending, return_exceptions=True)
+    system = schedule.machine(schedule.system.files)  # type: ignore[arg-type]
+    async with queue_on(schedule, system) as queue:
+        bus = MessageBus(log=queue, event_log=True, system=system)
+        bus.subscribe(Kept, note)
+        async with bus:
+            await bus.settle()
+    assert accepted <= handled.keys(), "published durably, and never handled"
+    assert handled.keys() <= set(range(2 * EACH))
+
+
+SCENARIOS = [publishing, subscribing, groups, manager, transactions, durable_events]

@@ -11,13 +11,15 @@ from tests.crash.rigs import seed_of
 from tests.schedules import bus_scenarios, log_scenarios
 from tests.scoreboard import Scores, amount, short_amount
 
-BUS, LOG, MANY = 0.155, 0.03, 0.005
+BUS, LOG, MANY = 0.155, 0.025, 0.005
 SHARES: dict[Any, float] = {
     **dict.fromkeys(bus_scenarios.SCENARIOS, BUS),
     log_scenarios.publishing: LOG,
     log_scenarios.subscribing: LOG,
     log_scenarios.groups: MANY,
     log_scenarios.manager: MANY,
+    log_scenarios.transactions: MANY,
+    log_scenarios.durable_events: MANY,
 }
 """How many of all schedules each scenario gets: those that cost more get fewer."""
 PARTS = 8
