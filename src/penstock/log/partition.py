@@ -27,6 +27,7 @@ from penstock.log.index import ROW_BYTES, Index, IndexBuilder, IndexRow
 from penstock.log.names import PartitionKeys, SegmentName
 from penstock.log.reader import look_again
 from penstock.log.recovery import RecoveryReport, TailEnd, TailScanner, after_end
+from penstock.log.refusals import let_go
 from penstock.log.segment import (
     CHUNK_BYTES,
     SegmentEnd,
@@ -193,6 +194,7 @@ class PartitionLog:
                 raise
             self._poison = cause
             self._attached = False
+            let_go(cause)
             if isinstance(cause, StorageError | OSError) and not isinstance(cause, Poisoned):
                 self._tell_others()
             raise

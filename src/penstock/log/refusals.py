@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 from penstock.errors import BufferFull, RecordTooLarge, RetentionFull
 
 
@@ -33,3 +35,14 @@ def retention_full(topic: str) -> RetentionFull:
         "subscribers have consumed some, or the limit is raised",
         topic=topic,
     )
+
+
+def let_go(error: BaseException) -> None:
+    """Forget the variables of the calls that failed; where they failed is still told.
+
+    Whoever keeps an error would keep their open files, too, after the store is closed.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        traceback.clear_frames(seen.__traceback__)
+        seen = seen.__cause__ or seen.__context__

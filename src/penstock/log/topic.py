@@ -10,6 +10,7 @@ import enum
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from penstock.errors import (
     DamagedFile,
     InvalidOption,
     KeyNotFound,
+    PenstockError,
     UnknownTopic,
     UnsupportedFormat,
 )
@@ -239,7 +241,7 @@ class TopicFile:
             self._check_new()
             epochs = (Epoch(0, config.partitions, now_ms),)
             state = TopicState(name=self._topic, created_ms=now_ms, config=config, epochs=epochs)
-            self._write(1, state)
+            self._write_new(state)
             return state
 
     def add_subscriber(self, name: str, starts: dict[int, int]) -> TopicState:
@@ -312,6 +314,15 @@ class TopicFile:
 
     def _check_case(self) -> None:
         check_case("topic", self._topic, list_topics(self._store))
+
+    def _write_new(self, state: TopicState) -> None:
+        """Write the first description. What is there after a failure may not be durable: it goes."""
+        try:
+            self._write(1, state)
+        except PenstockError:
+            with suppress(PenstockError):
+                self._store.delete(self.key)
+            raise
 
     def _check_new(self) -> None:
         """The description is there before the first record is."""

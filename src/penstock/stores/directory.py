@@ -301,12 +301,15 @@ class DirectoryStore(PersistentBackingStore):
         except OSError as cause:
             if cause.errno not in _MAY_NOT_WRITE:
                 raise
-            refusal = cause
+            # (The number alone: an error in a variable of its own call stays until it is collected.)
+            refusal = cause.errno
         # A reader of a log that it may not write to.
         try:
-            return Handle(self._files, self._files.open(path, write=False), refusal.errno)
+            return Handle(self._files, self._files.open(path, write=False), refusal)
         except FileNotFoundError:
-            raise (refusal if create else FileNotFoundError(path)) from None
+            if not create:
+                raise FileNotFoundError(path) from None
+        raise OSError(refusal, os.strerror(refusal), path)
 
     def _locked_handle(self, key: str, deadline: float, timeout: float) -> Handle:
         clock = self._system.clock
