@@ -1,6 +1,8 @@
 """The wheel is pure Python, typed, complete and usable as one zip; the lock fits pyproject.toml."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -19,11 +21,16 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
+    """Without the compiled twin, which runs on one platform only."""
+    return build(tmp_path_factory.mktemp("wheel"), PENSTOCK_SPEEDUPS="0")
+
+
+def build(target, **environment):
     """Build the wheel with the locked hatchling: no network, no isolation."""
-    target = tmp_path_factory.mktemp("wheel")
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)],
         cwd=ROOT,
+        env=os.environ | environment,
         capture_output=True,
         check=True,
     )
@@ -121,3 +128,20 @@ def test_all_is_the_sum_of_the_extras():
     extras = dict(PROJECT["optional-dependencies"])
     (everything,) = extras.pop("all")
     assert Requirement(everything).extras == set(extras)
+
+
+# ------------------------------------------------------------------------------ the twin
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_wheel_for_this_platform_has_the_compiled_twin_as_well(tmp_path):
+    platform = build(tmp_path, PENSTOCK_SPEEDUPS="1")
+    assert not platform.name.endswith("-py3-none-any.whl")
+    names = zipfile.ZipFile(platform).namelist()
+    assert any(re.fullmatch(r"penstock/_speedups\..*\.so", name) for name in names)
+    assert "penstock/scaling/cells.py" in names
+
+
+def test_without_a_compiler_the_wheel_is_the_one_that_runs_anywhere(tmp_path):
+    broken = build(tmp_path, CC="/nowhere/cc", PENSTOCK_SPEEDUPS="1")
+    assert broken.name.endswith("-py3-none-any.whl")

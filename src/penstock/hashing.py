@@ -7,11 +7,13 @@ as all of them ask here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import msgspec
 
 from penstock.errors import InvalidOption
+from penstock.speedups import compiled
 
 FNV_BASIS = 0x811C9DC5
 FNV_PRIME = 0x01000193
@@ -24,12 +26,15 @@ KEPT_KEY_LENGTH_MAX = 64
 _json = msgspec.json.Encoder(order="deterministic")
 
 
-def fnv1a(key: bytes) -> int:
+def python_fnv1a(key: bytes) -> int:
     """The 32-bit FNV-1a hash of a key."""
     value = FNV_BASIS
     for byte in key:
         value = (value ^ byte) * FNV_PRIME & HASH_MASK
     return value
+
+
+fnv1a: Callable[[bytes], int] = python_fnv1a if compiled is None else compiled.fnv1a
 
 
 def key_hash(key: object) -> int:

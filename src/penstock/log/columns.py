@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import DamagedEntry
 from penstock.log.records import NO_HEADERS, Record
+from penstock.speedups import compiled
 from penstock.system import Buffer
 
 KEYS = 1
@@ -264,6 +265,14 @@ def _text(name: bytes | None) -> str:
 
 
 def _cut(body: Buffer, start: int, lengths: Lengths) -> list[bytes | None]:
+    if compiled is not None and type(body) is bytes:
+        found: list[bytes | None] = compiled.cut(body, start, lengths)
+        return found
+    return python_cut(body, start, lengths)
+
+
+def python_cut(body: Buffer, start: int, lengths: Lengths) -> list[bytes | None]:
+    """Pieces of these lengths, one after the other; NULL gives None."""
     ends = np.cumsum(lengths, dtype=np.int64)
     if len(lengths) and int(lengths.max()) == NULL:
         return _cut_with_nulls(body, start, lengths)

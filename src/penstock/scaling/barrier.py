@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.scaling.sequence import Sequence, lowest
+from penstock.scaling.sequence import Parking, Sequence, lowest
 from penstock.scaling.waiting import WaitStrategy, wait_on_loop
 from penstock.system import Clock
 
@@ -18,7 +18,7 @@ class Stage:
 
     __slots__ = ("closed", "name", "sequence", "upstream")
 
-    def __init__(self, name: str, upstream: tuple[Sequence, ...]) -> None:
+    def __init__(self, name: str, upstream: tuple[Parking, ...]) -> None:
         self.name = name
         self.sequence = Sequence()
         self.upstream = upstream
@@ -29,11 +29,11 @@ class Stage:
         upstream = self.upstream
         return upstream[0].value if len(upstream) == 1 else lowest(upstream, 0)
 
-    def slowest(self) -> Sequence:
+    def slowest(self) -> Parking:
         """The sequence to wait for."""
         return min(self.upstream, key=lambda sequence: sequence.value)
 
-    def replace(self, gone: Sequence, upstream: tuple[Sequence, ...]) -> None:
+    def replace(self, gone: Parking, upstream: tuple[Parking, ...]) -> None:
         """Depend on what a removed stage depended on."""
         if gone in self.upstream:
             kept = [one for one in self.upstream if one is not gone]
@@ -50,7 +50,7 @@ class Waiting:
         self.clock = clock
 
     def until(
-        self, ready: Callable[[], bool], slowest: Callable[[], Sequence], timeout: float
+        self, ready: Callable[[], bool], slowest: Callable[[], Parking], timeout: float
     ) -> bool:
         """Block the thread until ``ready()``; False when the time is over first."""
         deadline = self.clock.monotonic() + timeout
@@ -61,7 +61,7 @@ class Waiting:
         return True
 
     async def until_on_loop(
-        self, ready: Callable[[], bool], slowest: Callable[[], Sequence], timeout: float
+        self, ready: Callable[[], bool], slowest: Callable[[], Parking], timeout: float
     ) -> bool:
         """Suspend the task until ``ready()``; False when the time is over first."""
         deadline = self.clock.monotonic() + timeout

@@ -251,7 +251,8 @@ class ScalableMessageBus(_Bus):
         self._inner.add_filter(accepts)
 
     def _end_short_way(self) -> None:
-        self._way.lanes = self._hot = {}
+        self._way.end()
+        self._hot = {}
 
     def _fit_partitions(self, kind: type) -> None:
         """Give a topic as many partitions as its subscribers can use, unless it is told."""

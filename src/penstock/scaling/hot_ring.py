@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import Any
 
 from penstock.scaling.ring import RING_CAPACITY, Ring
@@ -14,17 +15,16 @@ class HotRing(Ring[Any]):
     nobody has to look at the pressure. Whatever ends one of these closes it.
     """
 
-    __slots__ = ("counted", "open_to")
+    __slots__ = ("counted",)
 
     def __init__(self, capacity: int = RING_CAPACITY) -> None:
         super().__init__(capacity)
-        self.open_to = 0
-        """The position before which messages may be written and shown without a question."""
         self.counted = 0
         """How far the messages are counted that went in."""
 
     def open_for(self, count: int) -> None:
         """Let so many messages in, if there is room: at most to the end of the lap."""
+        self.thread = get_ident()
         self.open_to = min(self._limit, self.value + count)
 
     def close_way(self) -> None:

@@ -53,9 +53,7 @@ class Ring(Slots[Item]):
     """
 
     __slots__ = (
-        "_base",
         "_closed",
-        "_limit",
         "timeout",
         "waiting",
     )
@@ -78,33 +76,11 @@ class Ring(Slots[Item]):
 
     # ------------------------------------------------------------------------------- publishing
 
-    # The two that follow are the hot path. They repeat each other, and take no option: a call with
-    # a default argument costs 20 ns more, a call within a call 40.
+    def _publish_late(self, item: Item) -> None:
+        self._wait_for_room(self.timeout)
+        self._write([item])
 
-    def publish(self, item: Item) -> None:
-        """Publish one item; on a full ring, block the thread until there is room.
-
-        Raises BufferFull when there is none within the ring's ``timeout``, Closed on a closed ring;
-        then nothing was published. On an event loop use :meth:`try_publish` or
-        :meth:`publish_async`.
-        """
-        if (position := self.value) < self._limit:
-            self._slots[position - self._base] = item
-            self.value = position + 1
-            if self.parked:
-                self.wake()
-        else:
-            self._wait_for_room(self.timeout)
-            self._write([item])
-
-    def try_publish(self, item: Item) -> bool:
-        """Publish one item, or return False when the ring is full. Never waits; Closed if closed."""
-        if (position := self.value) < self._limit:
-            self._slots[position - self._base] = item
-            self.value = position + 1
-            if self.parked:
-                self.wake()
-            return True
+    def _try_late(self, item: Item) -> bool:
         if self.find_room():
             self._write([item])
             return True

@@ -18,7 +18,36 @@ class Position(Protocol):
         ...
 
 
-class Sequence:
+class Parking:
+    """Where those wait who want to be told when a count moves. Who inherits it has the slots."""
+
+    __slots__ = ()
+
+    value: int
+    parked: tuple[Signal, ...]
+    _lock: threading.RLock
+
+    def park(self, signal: Signal) -> None:
+        """Have the signal called at the next move, once. Look at the value again after this."""
+        with self._lock:
+            self.parked = (*self.parked, signal)  # type: ignore[misc]
+
+    def unpark(self, signal: Signal) -> None:
+        """Take the signal back. Does nothing when it was called."""
+        with self._lock:
+            self.parked = tuple(  # type: ignore[misc]
+                one for one in self.parked if one != signal
+            )
+
+    def wake(self) -> None:
+        """Call every parked signal, each once; any thread. Nobody who waits may raise."""
+        with self._lock:
+            signals, self.parked = self.parked, ()  # type: ignore[misc]
+        for signal in signals:
+            signal()
+
+
+class Sequence(Parking):
     """A count that only grows, with exactly one writer and any number of readers.
 
     The producer's sequence counts what was published, a consumer's what it has passed. Position
@@ -38,23 +67,6 @@ class Sequence:
         self.parked: tuple[Signal, ...] = ()
         """Signals of those who wait. The writer calls :meth:`wake` after a move if there are any."""
         self._lock = threading.RLock()  # a finalizer may run anywhere, and come back here
-
-    def park(self, signal: Signal) -> None:
-        """Have the signal called at the next move, once. Look at the value again after this."""
-        with self._lock:
-            self.parked = (*self.parked, signal)
-
-    def unpark(self, signal: Signal) -> None:
-        """Take the signal back. Does nothing when it was called."""
-        with self._lock:
-            self.parked = tuple(one for one in self.parked if one != signal)
-
-    def wake(self) -> None:
-        """Call every parked signal, each once; any thread. Nobody who waits may raise."""
-        with self._lock:
-            signals, self.parked = self.parked, ()
-        for signal in signals:
-            signal()
 
 
 def lowest(sequences: Iterable[Position], otherwise: int) -> int:

@@ -13,6 +13,8 @@ from typing import Any
 
 from penstock.bus.intake import Intake
 from penstock.scaling.hot import HotLane
+from penstock.scaling.hot_ring import HotRing
+from penstock.speedups import compiled
 
 Options = dict[str, Any]
 
@@ -20,7 +22,7 @@ Options = dict[str, Any]
 class ShortWay:
     """The way of a message into its ring while nothing is to be asked about it."""
 
-    __slots__ = ("_intake", "lanes", "look_at", "published", "thread")
+    __slots__ = ("_intake", "lanes", "look_at", "published", "rings")
 
     def __init__(self, intake: Intake, lanes: dict[type, HotLane], look_at: int) -> None:
         self._intake = intake
@@ -30,8 +32,8 @@ class ShortWay:
         """The number of the message for which somebody has to look at the pressure."""
         self.published = 0
         """How many were published; what went straight into a ring is counted at the next question."""
-        self.thread = 0
-        """The only one that may write into an open ring."""
+        self.rings: dict[type, HotRing] = {}
+        """Those that have been open; a closed one asks."""
 
     def put(self, message: Any) -> bool:
         """Publish and count; False, and nothing is done, when the message has to go the long way."""
@@ -57,6 +59,12 @@ class ShortWay:
         for lane in self.lanes.values():
             lane.ring.close_way()
 
+    def end(self) -> None:
+        """From now on nothing goes the short way."""
+        for lane in self.lanes.values():
+            lane.ring.close_way()
+        self.lanes = {}
+
     def _count(self, lane: HotLane) -> int:
         ring = lane.ring
         self.published += ring.value - ring.counted
@@ -65,24 +73,27 @@ class ShortWay:
 
     def _open(self, lane: HotLane) -> None:
         """Until somebody has to look at the pressure; rings share what is left to there."""
-        self.thread = get_ident()
+        self.rings[lane.kind] = lane.ring
         lane.ring.open_for((self.look_at - 1 - self.published) // len(self.lanes))
+
+
+CLOSED = HotRing(1)
+"""Stands for the ring of a class that has none."""
 
 
 def make_publish_nowait(
     way: ShortWay, go_long: Callable[[Any, Options], None]
 ) -> Callable[..., None]:
     """``publish_nowait`` of a bus; ``go_long`` takes what cannot go the short way."""
-    put = way.put
+    put, find = way.put, way.rings.get
+    if compiled is not None:
+        gate: Callable[..., None] = compiled.Gate(way.rings, put, go_long).publish_nowait
+        return gate
 
     def publish_nowait(event: Any, **options: Any) -> None:
-        try:
-            ring = way.lanes[type(event)].ring
-        except KeyError:
-            go_long(event, options)
-            return
+        ring = find(type(event), CLOSED)
         position = ring.value
-        if position < ring.open_to and get_ident() == way.thread and not options:
+        if position < ring.open_to and get_ident() == ring.thread and not options:
             # What the ring does itself, without a call; nobody parks at a ring of a bus.
             ring._slots[position - ring._base] = event
             ring.value = position + 1
@@ -96,16 +107,12 @@ def make_publish(
     way: ShortWay, go_long: Callable[[Any, Options], Awaitable[None]]
 ) -> Callable[..., Awaitable[None]]:
     """``publish`` of a bus; ``go_long`` takes what cannot go the short way."""
-    put = way.put
+    put, find = way.put, way.rings.get
 
     async def publish(event: Any, **options: Any) -> None:
-        try:
-            ring = way.lanes[type(event)].ring
-        except KeyError:
-            await go_long(event, options)
-            return
+        ring = find(type(event), CLOSED)
         position = ring.value
-        if position < ring.open_to and get_ident() == way.thread and not options:
+        if position < ring.open_to and get_ident() == ring.thread and not options:
             ring._slots[position - ring._base] = event  # as in publish_nowait
             ring.value = position + 1
         elif options or not put(event):

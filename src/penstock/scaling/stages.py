@@ -9,7 +9,8 @@ from typing import Generic, TypeVar, cast
 
 from penstock.errors import InvalidOption
 from penstock.scaling.barrier import Stage
-from penstock.scaling.sequence import Sequence, lowest
+from penstock.scaling.cells import Cells
+from penstock.scaling.sequence import Parking, lowest
 
 Item = TypeVar("Item")
 
@@ -48,17 +49,21 @@ def power_of_two(capacity: int) -> int:
     return 1 << (capacity - 1).bit_length()
 
 
-class Slots(Sequence, Generic[Item]):
+class Slots(Parking, Cells, Generic[Item]):
     """The part of a ring that its consumers see. The sequence itself is the producer's.
 
     Consumers take a lock among themselves, once a batch, when they come, go or pass entries; the
     producer never does. The last one to pass an entry empties its slot.
     """
 
-    __slots__ = ("_slots", "_stages", "capacity", "guard", "mask", "refused")
+    __slots__ = ("_lock", "_stages", "capacity", "guard", "mask", "refused")
 
     def __init__(self, capacity: int) -> None:
-        super().__init__()
+        self.value = 0
+        self.parked = ()
+        self.open_to = 0
+        self.thread = 0
+        self._lock = threading.RLock()  # as that of a Sequence
         self.capacity = power_of_two(capacity)
         self.mask = self.capacity - 1
         self.guard = threading.RLock()
@@ -133,7 +138,7 @@ class Slots(Sequence, Generic[Item]):
         if last > self.capacity:
             self._slots[: last - self.capacity] = [None] * (last - self.capacity)
 
-    def _slowest(self) -> Sequence:
+    def _slowest(self) -> Parking:
         gates = [stage.sequence for stage in self._stages]
         return min(gates, key=lambda sequence: sequence.value, default=self)
 

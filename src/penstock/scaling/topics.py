@@ -118,7 +118,8 @@ class TopicLanes:
 
     def _change(self, kind: type, partitions: int) -> None:
         self.number_waiting(kind)
-        self.hot.pop(kind, None)
+        if (hot := self.hot.pop(kind, None)) is not None:
+            hot.ring.close_way()
         spread = self._intake.spreads.get(kind)
         if not isinstance(spread, Epochs):
             first = self._intake.lanes.pop(kind)

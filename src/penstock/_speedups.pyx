@@ -1,0 +1,126 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""The compiled twin: the same steps as the Python beside it, for a few inner loops.
+
+penstock/speedups.py chooses; nothing else imports this. Where a step is not one of the usual, the
+Python takes it.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.dict cimport PyDict_GetItem
+from cpython.object cimport PyObject
+from cpython.pythread cimport PyThread_get_thread_ident
+
+cdef unsigned int NULL_LENGTH = 0xFFFFFFFF
+
+
+cdef class Cells:
+    """As penstock.scaling.cells.Cells."""
+
+    cdef public long long value
+    cdef public long long _base
+    cdef public long long _limit
+    cdef public long long open_to
+    cdef public unsigned long thread
+    cdef public tuple parked
+    cdef public list _slots
+
+    def publish(self, item):
+        cdef long long position = self.value
+        if position < self._limit:
+            self._slots[position - self._base] = item
+            self.value = position + 1
+            if self.parked:
+                self.wake()
+        else:
+            self._publish_late(item)
+
+    def try_publish(self, item):
+        cdef long long position = self.value
+        if position < self._limit:
+            self._slots[position - self._base] = item
+            self.value = position + 1
+            if self.parked:
+                self.wake()
+            return True
+        return self._try_late(item)
+
+
+cdef class Gate:
+    """As the function that penstock.scaling.short_way.make_publish_nowait makes."""
+
+    cdef dict _rings
+    cdef object _put, _go_long
+
+    def __init__(self, dict rings, put, go_long):
+        self._rings = rings
+        self._put = put
+        self._go_long = go_long
+
+    def publish_nowait(self, event, **options):
+        """Publish an event, without waiting."""
+        cdef PyObject *found = PyDict_GetItem(self._rings, type(event))
+        cdef Cells ring
+        cdef long long position
+        if found is not NULL and not options:
+            ring = <Cells>found
+            position = ring.value
+            if position < ring.open_to and ring.thread == PyThread_get_thread_ident():
+                ring._slots[position - ring._base] = event
+                ring.value = position + 1
+                return
+        if options or not self._put(event):
+            self._go_long(event, options)
+
+
+cdef class Calls:
+    """Calls a function with one message after the other, as HotLane._handle_bare does."""
+
+    cdef object _function, _left, _registry, _version
+    cdef readonly object message
+    """The one that was taken last."""
+
+    def __init__(self, function, left, registry, version):
+        self._function = function
+        self._left = left
+        self._registry = registry
+        self._version = version
+
+    def next(self):
+        """Go on until a call returns something, and return that; None at the end of the turn."""
+        for message in self._left:
+            self.message = message
+            result = self._function(message)
+            if result is not None:
+                return result
+            if self._registry.version != self._version:
+                break
+        return None
+
+
+def fnv1a(bytes key not None):
+    """As penstock.hashing.fnv1a."""
+    cdef unsigned int value = 0x811C9DC5
+    cdef const unsigned char *data = key
+    cdef Py_ssize_t place
+    for place in range(len(key)):
+        value = (value ^ data[place]) * <unsigned int>0x01000193
+    return value
+
+
+def cut(bytes body not None, Py_ssize_t start, const unsigned int[:] lengths):
+    """As penstock.log.columns._cut."""
+    cdef const char *data = body
+    cdef Py_ssize_t end = len(body)
+    cdef Py_ssize_t place
+    cdef unsigned int length
+    cdef list pieces = []
+    for place in range(lengths.shape[0]):
+        length = lengths[place]
+        if length == NULL_LENGTH:
+            pieces.append(None)
+            continue
+        if length > end - start:
+            raise ValueError("the lengths go beyond the body")
+        pieces.append(PyBytes_FromStringAndSize(data + start, length))
+        start += length
+    return pieces

@@ -1,0 +1,25 @@
+"""Which inner loops run compiled: those of ``penstock._speedups``, where it was built.
+
+The Python beside them is the same to the last byte; ``PENSTOCK_SPEEDUPS=0`` chooses it.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import Any
+
+SWITCH = "PENSTOCK_SPEEDUPS"
+
+
+def _find() -> Any:
+    if os.environ.get(SWITCH) == "0":
+        return None
+    try:
+        return import_module("penstock._speedups")
+    except ImportError:
+        return None
+
+
+compiled: Any = _find()
+"""The module, or None."""
