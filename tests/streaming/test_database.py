@@ -321,6 +321,18 @@ async def test_a_rebalance_while_it_waits_is_seen_before_the_batch_is_used(plain
     assert (batch.partition, batch.records[0].offset) == (0, 6)
 
 
+@pytest.mark.parametrize("rebalances", [1, 3])
+async def test_a_partition_that_comes_while_it_waits_begins_at_its_first_record(
+    plain, checkpoints, rebalances
+):
+    """The database does not know it yet, and the first batch of it is not delivered."""
+    await checkpoints.create(plain)
+    consumer = Scripted(1)
+    consumer.before_batch = [(0,), *[(0, 2)] * (rebalances - 1)]
+    batch = await anext(exactly_once(consumer, checkpoints, plain, records_max=2))
+    assert (batch.partition, batch.records[0].offset) == (0, 0)
+
+
 async def turns(task):
     for _ in range(20):
         await asyncio.sleep(0)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import BusyError, Fenced, TransportError
-from penstock.streaming import DatabaseCheckpoints, exactly_once
+from penstock.streaming import CheckpointedBatch, DatabaseCheckpoints, exactly_once
 from penstock.transports import Transport
 from tests.crash.transformer import Figures
 
@@ -23,6 +23,7 @@ KEYS = 4
 EACH = 25
 GROUP = "books"
 WAIT_SECONDS = 120.0
+LOOK_SECONDS = 0.5
 TABLES = """
 CREATE TABLE echo (part INTEGER, number INTEGER, payer TEXT, cents INTEGER);
 CREATE TABLE balances (
@@ -47,9 +48,15 @@ class BrokerBooks:
         self._checkpoints = DatabaseCheckpoints(GROUP)
         self._ended = asyncio.Event()
 
-    async def run(self, kills: int, kill: Callable[[], None]) -> int:
-        """Kill the broker so often while it is used; how many keys have wrong books then."""
+    async def run(
+        self, kills: int, kill: Callable[[], None], settle: Callable[[], None] = lambda: None
+    ) -> int:
+        """Kill the broker so often while it is used; how many keys have wrong books then.
+
+        ``settle`` waits until a broker has noted the names of a new topic.
+        """
         await self.transport.create_topic(self.topic, partitions=2)
+        await asyncio.to_thread(settle)
         with closing(sqlite3.connect(self._path)) as connection:
             connection.executescript(TABLES)
             await self._checkpoints.create(connection)
@@ -97,20 +104,25 @@ class BrokerBooks:
 
     async def _book_with(self, consumer: Any, connection: sqlite3.Connection) -> None:
         loop = exactly_once(consumer, self._checkpoints, connection, records_max=40)
-        while not await self._is_done(connection):
-            try:
-                async with asyncio.timeout(0.5):
-                    batch = await anext(loop)
-            except TimeoutError:
-                continue
-            connection.execute("BEGIN IMMEDIATE")
-            with connection:
-                for record in batch:
-                    payer, cents = (record.key or b"").decode(), int(record.value or b"")
-                    row = (record.partition, record.offset, payer, cents)
-                    connection.execute("INSERT INTO echo VALUES (?, ?, ?, ?)", row)
-                    connection.execute(BOOK, (payer, cents))
-                await batch.save(connection)
+        waiting = asyncio.ensure_future(loop.__anext__())
+        try:
+            while not await self._is_done(connection):
+                if (await asyncio.wait([waiting], timeout=LOOK_SECONDS))[0]:
+                    await self._book_batch(waiting.result(), connection)
+                    waiting = asyncio.ensure_future(loop.__anext__())
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+    async def _book_batch(self, batch: CheckpointedBatch, connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        with connection:
+            for record in batch:
+                payer, cents = (record.key or b"").decode(), int(record.value or b"")
+                row = (record.partition, record.offset, payer, cents)
+                connection.execute("INSERT INTO echo VALUES (?, ?, ?, ?)", row)
+                connection.execute(BOOK, (payer, cents))
+            await batch.save(connection)
 
     async def _is_done(self, connection: sqlite3.Connection) -> bool:
         if not self._ended.is_set():
@@ -141,14 +153,19 @@ class BrokerBooks:
 
 
 async def kill_under_oracle(
-    transport: Transport, topic: str, folder: Path, seed: int, kills: int, kill: Callable[[], None]
+    transport: Transport,
+    folder: Path,
+    seed: int,
+    kills: int,
+    kill: Callable[[], None],
+    settle: Callable[[], None],
 ) -> dict[str, Any]:
     """Run it; what the scoreboard is told."""
     # Kafka's client keeps once what it sends again by itself; here nobody else sends again.
     once = transport.capabilities.idempotence or transport.name == "kafka"
     assert once, "without it this is at least once, not exactly once"
-    books, began = BrokerBooks(transport, topic, folder, seed), time.monotonic()
-    wrong = await books.run(kills, kill)
+    books, began = BrokerBooks(transport, "payments", folder, seed), time.monotonic()
+    wrong = await books.run(kills, kill, settle)
     sent = sum(map(len, books.sent.values()))
     print(f"{books.kills} kills, {sent} payments, begun anew {books.fences} times: {wrong} wrong")
     seconds = (time.monotonic() - began) / max(1, books.kills)

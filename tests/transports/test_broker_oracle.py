@@ -12,6 +12,7 @@ from penstock.transports import open_transport
 from tests.crash.rigs import seed_of
 from tests.scoreboard import amount
 from tests.transports.oracle import BrokerBooks, kill_under_oracle
+from tests.transports.servers.rabbitmq import STREAMS
 
 SERVERS = {
     "nats": "nats_server",
@@ -35,14 +36,19 @@ def started(broker: str) -> AbstractContextManager[Any]:
 
 async def check(broker: str, request: Any, folder: Any, kills: int, scored: Any) -> None:
     seed = seed_of(request)
+    pytest.importorskip(f"penstock.transports.{broker}")
     with started(broker) as server:
 
         def kill() -> None:
             server.kill()
             server.start()
 
+        def settle() -> None:
+            if broker == "rabbitmq":
+                server.settle(STREAMS)
+
         async with open_transport(server.url) as transport:
-            told = await kill_under_oracle(transport, "payments", folder, seed, kills, kill)
+            told = await kill_under_oracle(transport, folder, seed, kills, kill, settle)
     scored(13, **told)
 
 

@@ -121,6 +121,8 @@ class ExactlyOnce(AsyncIterator[CheckpointedBatch]):
         """Delivered, and not seen in the database yet."""
         self._ahead: dict[int, int] = {}
         """Partition → where the database is and the consumer's own offset in the log is not."""
+        self._put_back: dict[int, int] = {}
+        """Partition → the first offset that the consumer gave and nobody got."""
         self._followed = self._clock.monotonic()
 
     async def __anext__(self) -> CheckpointedBatch:
@@ -156,7 +158,10 @@ class ExactlyOnce(AsyncIterator[CheckpointedBatch]):
             await self.follow()
             return None
         if self._has != self._consumer.assignment():
-            return None  # read from where the log is; the database may be further
+            # Read from where the log is; the database may be further. If the database does not know
+            # the partition yet, it begins with what is put back here.
+            self._put_back.setdefault(batch.partition, batch.records[0].offset)
+            return None
         return CheckpointedBatch(batch, self._checkpoints, self._claims[batch.partition])
 
     async def _claim_all(self) -> None:
@@ -169,7 +174,7 @@ class ExactlyOnce(AsyncIterator[CheckpointedBatch]):
             if not await self._hears_of_another(has):
                 raise
         else:
-            self._claims, self._has, self._ahead = claims, has, {}
+            self._claims, self._has, self._ahead, self._put_back = claims, has, {}, {}
 
     async def _claim(self, generation: int) -> dict[int, DatabaseClaim]:
         claims = {}
@@ -178,7 +183,7 @@ class ExactlyOnce(AsyncIterator[CheckpointedBatch]):
                 self._connection,
                 self._consumer.topic,
                 partition,
-                start=position,
+                start=min(position, self._put_back.get(partition, position)),
                 generation=generation,
             )
             if claim.next_offset != position:
