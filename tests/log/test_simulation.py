@@ -5,7 +5,9 @@ bugs, each of which must make a named check fail.
 """
 
 import errno
+import itertools
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -20,10 +22,12 @@ from penstock.log.partition import PartitionLog
 from penstock.log.recovery import TailScanner
 from penstock.stores.directory import DirectoryStore
 from penstock.testing.disk import SimulatedDisk
+from tests.crash.rigs import scoring, seed_of
 from tests.log.strategies import KEYS, machine
 from tests.log.world import Broken, Killed, Process, Row, World, draft_of, expect_broken
+from tests.scoreboard import Scores, amount, short_amount
 
-SEEDS = int(os.environ.get("PENSTOCK_SIMULATION_SEEDS", "16"))
+SEEDS = int(os.environ.get("PENSTOCK_SIMULATION_SEEDS", "8"))
 
 
 @pytest.mark.acceptance(46, 53, 56)
@@ -34,8 +38,50 @@ def test_random_runs_keep_their_promises_in_every_power_cut(seed):
     world.run(18)
 
 
+def run_until(world: World, states: int) -> None:
+    """A run, or so much of it as is wanted."""
+    for _ in range(18):
+        if world.states < states:
+            world.step()
+
+
+def simulate(request: pytest.FixtureRequest, scored: Scores, states: int, first: int = 0) -> None:
+    """One random run after the other, until so many states were looked at."""
+    seed = seed_of(request)
+    opened, begin = 0, time.process_time()
+    with scoring(scored, 5, seed) as tried:
+        for number in itertools.count(first):
+            world = World(seed + number, partitions=2 + number % 3, states_max=2_000)
+            try:
+                run_until(world, states - tried.count)
+            except (AssertionError, PenstockError) as failure:
+                failure.add_note(f"World({seed + number}, partitions={2 + number % 3})")
+                raise
+            finally:
+                tried.count += world.states
+                opened += world.opened
+            if tried.count >= states:
+                break
+        used = time.process_time() - begin
+        tried.measured["states_per_second"] = round(tried.count / used)
+        tried.measured["different_disks_opened"] = opened
+    print(f"{request.node.name}: {tried.count} states, {opened} disks, {used:.1f} s")
+
+
+@pytest.mark.timeout(180)
+def test_a_great_many_power_cuts_take_nothing_that_was_promised(request, scored):
+    simulate(request, scored, short_amount(5))
+
+
 @pytest.mark.torture
-@pytest.mark.timeout(3_600)
+@pytest.mark.timeout(14_400)
+@pytest.mark.parametrize("block", range(4))
+def test_millions_of_power_cuts_take_nothing_that_was_promised(request, scored, block):
+    simulate(request, scored, amount(5) // 4, first=1_000_000 * block)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(14_400)
 @pytest.mark.parametrize("block", range(6))
 def test_long_random_runs(block):
     for seed in range(10_000 + 50 * block, 10_050 + 50 * block):
@@ -45,6 +91,24 @@ def test_long_random_runs(block):
         except BaseException:
             print(f"seed {seed}")
             raise
+
+
+def test_a_partition_reads_nothing_of_another():
+    """So each part of a crash state can be checked by itself, once for all states that have it."""
+    world = World(3, partitions=3, states_max=0)
+    process = world.start()
+    for partition in range(3):
+        world.append(process, partition, [world.make_rows(3)], sync=True)
+        world.append(process, partition, [world.make_rows(1)], sync=False)
+    world.commit(process, 1)
+    world.configure(process)
+    for part, keys in enumerate(world.keys):
+        disk = world.disk.kill()
+        disk.journal.clear()
+        world.check_state(disk, {part})
+        read = {call.path for call in disk.journal if call.operation in ("read", "list_directory")}
+        assert read
+        assert {world._part_of(path + "/") for path in read} == {keys.partition}
 
 
 # Every call fails, once or for ever

@@ -14,6 +14,7 @@ import itertools
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -225,13 +226,21 @@ class SimulatedDisk:
         The first has nothing of what is pending, the second all of it. Without pending
         operations there is one. The states are of the moment of the call, not of the iteration.
         """
-        with self._lock:
-            contents, snapshot, capacity = self._contents, self._contents.snapshot(), self.capacity
-        chosen = plans(snapshot, limit, random or Random(0))  # noqa: S311 - repeatable, not secret
-        return (
-            SimulatedDisk._of(contents.after(snapshot, plan), capacity, (snapshot, plan))
-            for plan in chosen
-        )
+        return (make() for _, make in self._crashes(limit, random, few_tears=False))
+
+    def crash_states_once(
+        self, limit: int, random: Random | None = None
+    ) -> Iterator[SimulatedDisk | None]:
+        """Such states, but None for one with the very names and bytes of one before it.
+
+        Operations that were kept or lost in another way often leave the same disk, which needs to
+        be opened only once. At one moment, each write is torn in a few ways only. This makes
+        hundreds of thousands of states affordable.
+        """
+        seen: set[object] = set()
+        for disk, make in self._crashes(limit, random, few_tears=True):
+            yield None if disk in seen else make()
+            seen.add(disk)
 
     def kill(self) -> SimulatedDisk:
         """The disk after the death of every process: all that was written is still there.
@@ -337,6 +346,20 @@ class SimulatedDisk:
 
     # Inside
 
+    def _crashes(
+        self, limit: int, random: Random | None, *, few_tears: bool
+    ) -> Iterator[tuple[object, Callable[[], SimulatedDisk]]]:
+        """For each state what can be seen of it, and how to make it."""
+        with self._lock:
+            contents, snapshot, capacity = self._contents, self._contents.snapshot(), self.capacity
+
+        def make(plan: Plan) -> SimulatedDisk:
+            return SimulatedDisk._of(contents.after(snapshot, plan), capacity, (snapshot, plan))
+
+        chance = random or Random(0)  # noqa: S311 - repeatable, not secret
+        chosen = plans(snapshot, limit, chance, few_tears=few_tears)
+        return ((snapshot.disk_after(plan), partial(make, plan)) for plan in chosen)
+
     @classmethod
     def _of(
         cls, contents: Contents, capacity: int | None, origin: tuple[Snapshot, Plan] | None
@@ -358,6 +381,8 @@ class SimulatedDisk:
                 hook(operation, paths[0])
         self.calls[operation] += 1
         self.journal.append(Call(operation, " ".join(paths), numbers))
+        if not self._faults:
+            return None
         struck = [fault for fault in self._faults if fault.strikes(operation, paths)]
         return struck[0] if struck else None
 

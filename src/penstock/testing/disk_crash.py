@@ -8,11 +8,12 @@ alone, then random combinations.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
-from penstock.testing.disk_names import Folders, NameChange, apply_edits
+from penstock.testing.disk_names import ROOT, Folders, NameChange, apply_edits, reachable
 from penstock.testing.disk_pages import SECTOR_BYTES, CachedFile, Operation, State, put, resize
 
 REPEATS_MAX = 64
@@ -41,6 +42,21 @@ GROWN = Outcome((), grown=True)
 """The file got longer, the bytes did not arrive: zeros."""
 
 Plan = tuple[Outcome, ...]
+_Steps = tuple[tuple[int, Operation], ...]
+"""The pending operations of a file, each with its place in a plan, or -1 when it is saved."""
+
+
+class _Tree(NamedTuple):
+    """The names that can be reached, and the files and directories that have them."""
+
+    names: frozenset[tuple[int, frozenset[tuple[str, int]]]]
+    nodes: frozenset[int]
+
+
+def _tree(folders: Folders) -> _Tree:
+    nodes = reachable(folders, [ROOT])
+    names = frozenset((node, frozenset(folders[node].items())) for node in nodes & folders.keys())
+    return _Tree(names, frozenset(nodes))
 
 
 class Snapshot:
@@ -64,19 +80,41 @@ class Snapshot:
             for node, file in cached.items()
             if file.pending
         ]
+        self._contents: dict[tuple[int, Plan], bytes] = {}
+        self._trees: dict[tuple[bool, ...], _Tree] = {}
 
     def files_after(self, plan: Plan) -> dict[int, bytes]:
         files = self.files.copy()
         for node, steps in self._groups:
-            content = bytearray(files[node])
-            for index, operation in steps:
-                outcome = KEEP if index < 0 else plan[index]
+            files[node] = self._content_after(plan, node, steps)
+        return files
+
+    def disk_after(self, plan: Plan) -> tuple[object, ...]:
+        """What a reader of the disk could see; equal for plans that leave the same disk."""
+        kept = tuple(plan[place] is not DROP for place in self._places)
+        tree = self._trees.get(kept)
+        if tree is None:
+            tree = self._trees[kept] = _tree(self.folders_after(plan))
+        contents = [
+            self._content_after(plan, node, steps)
+            for node, steps in self._groups
+            if node in tree.nodes
+        ]
+        return (tree.names, *contents)
+
+    def _content_after(self, plan: Plan, node: int, steps: _Steps) -> bytes:
+        outcomes = tuple([KEEP if index < 0 else plan[index] for index, _ in steps])
+        key = (node, outcomes)
+        known = self._contents.get(key)
+        if known is None:
+            content = bytearray(self.files[node])
+            for outcome, (_, operation) in zip(outcomes, steps, strict=True):
                 if outcome is KEEP:
                     operation.apply(content)
                 elif outcome is not DROP:
                     outcome.apply(operation, content)
-            files[node] = bytes(content)
-        return files
+            known = self._contents[key] = bytes(content)
+        return known
 
     def folders_after(self, plan: Plan) -> Folders:
         folders = self.folders.copy()
@@ -117,11 +155,14 @@ def _verdict(outcome: Outcome) -> str:
     return "only zeros" if outcome.grown else f"torn, kept {list(outcome.slices)}"
 
 
-def plans(snapshot: Snapshot, limit: int, random: Random) -> Iterator[Plan]:
-    """At most ``limit`` different plans; fewer when there are no more."""
+def plans(snapshot: Snapshot, limit: int, random: Random, *, few_tears: bool) -> Iterator[Plan]:
+    """At most ``limit`` different plans; fewer when there are no more.
+
+    With ``few_tears`` each write is torn in a few ways only, so that many plans leave the same disk.
+    """
     seen: set[Plan] = set()
     repeats = 0
-    for plan in _candidates(snapshot.items, limit, random):
+    for plan in _candidates(snapshot.items, limit, random, few_tears):
         if len(seen) >= limit or repeats > REPEATS_MAX:
             return
         repeats = repeats + 1 if plan in seen else 0
@@ -130,18 +171,24 @@ def plans(snapshot: Snapshot, limit: int, random: Random) -> Iterator[Plan]:
             yield plan
 
 
-def _candidates(items: list[Operation | NameChange], limit: int, random: Random) -> Iterator[Plan]:
+def _candidates(
+    items: list[Operation | NameChange], limit: int, random: Random, few_tears: bool
+) -> Iterator[Plan]:
     count = len(items)
     yield (DROP,) * count
     yield (KEEP,) * count
-    yield from _singles(items, limit // 2, random)
+    torn = [_tears_of(item, random) for item in items]
+    yield from _singles(torn, limit // 2, random)
+    ways: list[Callable[[], Outcome] | None] = [_any_tear(item, random) for item in items]
+    if few_tears:
+        ways = [partial(random.choice, few) if few else None for few in torn]
     while count:
-        yield _random_plan(items, random)
+        yield _random_plan(ways, random)
 
 
-def _singles(items: list[Operation | NameChange], limit: int, random: Random) -> Iterator[Plan]:
-    count = len(items)
-    picks = [(index, out) for index in range(count) for out in _outcomes(items[index], random)]
+def _singles(torn: list[list[Outcome]], limit: int, random: Random) -> Iterator[Plan]:
+    count = len(torn)
+    picks = [(index, out) for index in range(count) for out in (DROP, KEEP, *torn[index])]
     if 2 * len(picks) > limit:
         picks = random.sample(picks, min(len(picks), limit // 2))
     for index, outcome in picks:
@@ -154,10 +201,11 @@ def _singles(items: list[Operation | NameChange], limit: int, random: Random) ->
             yield (KEEP,) * before + (outcome,) + (DROP,) * after
 
 
-def _outcomes(item: Operation | NameChange, random: Random) -> list[Outcome]:
+def _tears_of(item: Operation | NameChange, random: Random) -> list[Outcome]:
+    """The few ways in which it is torn at this moment; at another moment there are others."""
     if isinstance(item, NameChange) or item.data is None:
-        return [DROP, KEEP]
-    return [DROP, KEEP, *tears(item.position, len(item.data), random)]
+        return []
+    return tears(item.position, len(item.data), random)
 
 
 def tears(position: int, length: int, random: Random) -> list[Outcome]:
@@ -188,18 +236,23 @@ def _some_sectors(edges: list[int], length: int, random: Random) -> Outcome:
     return Outcome(tuple(each for each in itertools.pairwise(bounds) if random.random() < 0.5))
 
 
-def _random_plan(items: list[Operation | NameChange], random: Random) -> Plan:
+def _random_plan(ways: Sequence[Callable[[], Outcome] | None], random: Random) -> Plan:
     keep = random.choice((0.1, 0.5, 0.9))
     torn = random.choice((0.0, 0.1, 0.5))
-    return tuple(_random_outcome(item, keep, torn, random) for item in items)
+    chance = random.random
+    # In one place, as it is done for each operation of hundreds of thousands of plans.
+    return tuple(
+        [
+            tear() if tear is not None and chance() < torn else (KEEP if chance() < keep else DROP)
+            for tear in ways
+        ]
+    )
 
 
-def _random_outcome(
-    item: Operation | NameChange, keep: float, torn: float, random: Random
-) -> Outcome:
-    if not isinstance(item, NameChange) and item.data is not None and random.random() < torn:
-        return _random_tear(item.position, len(item.data), random)
-    return KEEP if random.random() < keep else DROP
+def _any_tear(item: Operation | NameChange, random: Random) -> Callable[[], Outcome] | None:
+    if isinstance(item, NameChange) or item.data is None:
+        return None
+    return partial(_random_tear, item.position, len(item.data), random)
 
 
 def _random_tear(position: int, length: int, random: Random) -> Outcome:
