@@ -73,7 +73,7 @@ def consume(
     from penstock.cli.positions import parse_range
 
     place = place_of(ctx, url)
-    render = renderer(format)
+    render = renderer(format, to_terminal=sys.stdout.isatty())
     wanted = parse_range(offset, System().clock.time_ms())
     work = _Reading(topic, wanted, number, tuple(partition or ()), follow, render)
     if number == 0:

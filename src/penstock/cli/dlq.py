@@ -128,7 +128,8 @@ def show(ctx: typer.Context, id: Id, url: Url = None, output: Output = Form.TEXT
 
 def _show(letter: Letter) -> None:
     from penstock.cli.formats import headers_text, time_text
-    from penstock.cli.output import harmless, harmless_lines, say
+    from penstock.cli.harmless import harmless
+    from penstock.cli.output import say
 
     where = (
         ""
@@ -153,8 +154,8 @@ def _show(letter: Letter) -> None:
         if text:
             say(f"{name + ':':<9} {harmless(text)}")
     if letter.traceback:
-        say(f"\n{harmless_lines(letter.traceback.rstrip())}")
-    say(f"\n{harmless_lines((letter.value or b'').decode('utf-8', 'replace'))}")
+        say(f"\n{letter.traceback.rstrip()}")
+    say(f"\n{(letter.value or b'').decode('utf-8', 'replace')}")
 
 
 @app.command("edit")

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from penstock import Record, errors
+from penstock.cli.harmless import harmless_bytes, harmless_json
 
 Render = Callable[[Record], bytes]
 JSON = "json"
@@ -50,14 +51,26 @@ MEANINGS = {
 """For the help and the documents."""
 
 
-def renderer(text: str) -> Render:
-    """What writes a record as the text says; InvalidOption for what it does not know."""
+def renderer(text: str, *, to_terminal: bool = False) -> Render:
+    """What writes a record as the text says; InvalidOption for what it does not know.
+
+    What a record holds is written as it is, but ``to_terminal`` without control characters.
+    """
     if text == JSON:
-        return json_line
-    parts = _parse(text)
+        return _safe_line if to_terminal else json_line
+    parts = [_safe(one) if to_terminal else one for one in _parse(text)]
     return lambda record: b"".join(
         [one if isinstance(one, bytes) else one(record) for one in parts]
     )
+
+
+def _safe(part: bytes | Render) -> bytes | Render:
+    """The format is the user's own, and may have colours; what fills it is not."""
+    return part if isinstance(part, bytes) else lambda record: harmless_bytes(part(record))
+
+
+def _safe_line(record: Record) -> bytes:
+    return harmless_json(json_line(record).decode()).encode()
 
 
 def _parse(text: str) -> list[bytes | Render]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock import errors
 from penstock.cli import codes
+from penstock.cli.harmless import harmless_lines
 
 DEBUG = "PENSTOCK_DEBUG"
 COMPLETE = "_PENSTOCK_COMPLETE"
@@ -100,7 +101,7 @@ def _told(failed: OSError) -> str:
 
 
 def _fail(what: object, code: int) -> int:
-    sys.stderr.write(f"penstock: {what}\n")
+    sys.stderr.write(f"penstock: {harmless_lines(str(what))}\n")
     return code
 
 

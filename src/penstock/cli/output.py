@@ -6,21 +6,19 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.cli.harmless import harmless, harmless_json, harmless_lines
 from penstock.cli.options import Form
 from penstock.cli.table import cell, table
-
-_HIDDEN = dict.fromkeys((*range(32), *range(127, 160)), "�")
-"""Control characters, which could make a terminal do things."""
 
 
 def say(text: str = "") -> None:
     """A line for people."""
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{harmless_lines(text)}\n")
 
 
 def tell(text: str) -> None:
     """A line that is no result: to standard error."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{harmless_lines(text)}\n")
 
 
 def show_json(value: Any) -> None:
@@ -28,7 +26,7 @@ def show_json(value: Any) -> None:
     import msgspec
 
     data = msgspec.json.encode(value, enc_hook=str)
-    sys.stdout.write(msgspec.json.format(data, indent=2).decode() + "\n")
+    sys.stdout.write(harmless_json(msgspec.json.format(data, indent=2).decode()) + "\n")
 
 
 def show_table(titles: Sequence[str], rows: Sequence[Sequence[object]], nothing: str = "") -> None:
@@ -51,16 +49,6 @@ def show(
         show_json(value)
     else:
         show_table(titles, rows, nothing)
-
-
-def harmless(value: object) -> object:
-    """Text without control characters; numbers as they are."""
-    return value.translate(_HIDDEN) if isinstance(value, str) else value
-
-
-def harmless_lines(text: str) -> str:
-    """Text of several lines without control characters."""
-    return "\n".join(str(harmless(line.replace("\t", "    "))) for line in text.split("\n"))
 
 
 def _show_rich(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

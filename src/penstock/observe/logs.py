@@ -18,6 +18,12 @@ from penstock.bus.log_fields import fields_of
 FIELDS = ("topic", "partition", "offset", "group", "attempt", "handler", "message_id", "cause")
 """What log lines of Penstock carry, where it is known."""
 
+_ODD = (*range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+_ESCAPED = {code: f"\\u{code:04x}" for code in _ODD} | {
+    code: f"\\u{code:04x}" for code in range(0xD800, 0xE000)
+}
+"""What JSON may hold and a terminal or a reader of lines takes for a command; halves of characters."""
+
 
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, message, the fields, an error, the trace.
@@ -37,7 +43,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return json.dumps(line, default=str, ensure_ascii=False).translate(_ESCAPED)
 
 
 class MessageFields(logging.Filter):
