@@ -349,3 +349,17 @@ def test_the_last_good_sync_and_the_present_are_always_possible(steps, seed):
     assert disk.content(LOG) in states[:2]
     known = {*synced, *(byte for step in steps if step[0] == "write" for byte in step[2]), 0}
     assert all(known.issuperset(content) for content in states)
+
+
+def test_states_that_leave_the_same_disk_are_made_once():
+    disk = SimulatedDisk()
+    for name in ("one", "two"):
+        descriptor = disk.open(f"/data/{name}", create=True)
+        disk.write(descriptor, [b"abc"], 0)
+        disk.write(descriptor, [b"def"], 3)
+    states = list(disk.crash_states_once(500, Random(3)))
+    made = [state for state in states if state is not None]
+    seen = [tuple((path, state.content(path)) for path in state.files()) for state in made]
+    assert len(seen) == len(set(seen))
+    assert len(states) > 2 * len(made), "the bytes of a file without a name make no difference"
+    assert ((), (("/data/one", b"abcdef"), ("/data/two", b"abcdef"))) == (seen[0], seen[1])

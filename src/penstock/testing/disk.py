@@ -14,7 +14,6 @@ import itertools
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -226,7 +225,8 @@ class SimulatedDisk:
         The first has nothing of what is pending, the second all of it. Without pending
         operations there is one. The states are of the moment of the call, not of the iteration.
         """
-        return (make() for _, make in self._crashes(limit, random, few_tears=False))
+        _, chosen, make = self._crashes(limit, random, few_tears=False)
+        return map(make, chosen)
 
     def crash_states_once(
         self, limit: int, random: Random | None = None
@@ -237,10 +237,8 @@ class SimulatedDisk:
         be opened only once. At one moment, each write is torn in a few ways only. This makes
         hundreds of thousands of states affordable.
         """
-        seen: set[object] = set()
-        for disk, make in self._crashes(limit, random, few_tears=True):
-            yield None if disk in seen else make()
-            seen.add(disk)
+        snapshot, chosen, make = self._crashes(limit, random, few_tears=True)
+        return _once(snapshot, chosen, make)
 
     def kill(self) -> SimulatedDisk:
         """The disk after the death of every process: all that was written is still there.
@@ -348,8 +346,8 @@ class SimulatedDisk:
 
     def _crashes(
         self, limit: int, random: Random | None, *, few_tears: bool
-    ) -> Iterator[tuple[object, Callable[[], SimulatedDisk]]]:
-        """For each state what can be seen of it, and how to make it."""
+    ) -> tuple[Snapshot, Iterator[Plan], Callable[[Plan], SimulatedDisk]]:
+        """The disk as it is now, plans for it, and how to make the disk of a plan."""
         with self._lock:
             contents, snapshot, capacity = self._contents, self._contents.snapshot(), self.capacity
 
@@ -357,8 +355,7 @@ class SimulatedDisk:
             return SimulatedDisk._of(contents.after(snapshot, plan), capacity, (snapshot, plan))
 
         chance = random or Random(0)  # noqa: S311 - repeatable, not secret
-        chosen = plans(snapshot, limit, chance, few_tears=few_tears)
-        return ((snapshot.disk_after(plan), partial(make, plan)) for plan in chosen)
+        return snapshot, plans(snapshot, limit, chance, few_tears=few_tears), make
 
     @classmethod
     def _of(
@@ -421,3 +418,13 @@ class SimulatedDisk:
             return length
         free = max(0, self.capacity - self._contents.used(self._open_nodes()))
         return min(length, max(0, self._contents.size(node) + free - position))
+
+
+def _once(
+    snapshot: Snapshot, chosen: Iterable[Plan], make: Callable[[Plan], SimulatedDisk]
+) -> Iterator[SimulatedDisk | None]:
+    seen: set[object] = set()
+    for plan in chosen:
+        disk = snapshot.disk_after(plan)
+        yield None if disk in seen else make(plan)
+        seen.add(disk)
