@@ -362,4 +362,4 @@ def test_states_that_leave_the_same_disk_are_made_once():
     seen = [tuple((path, state.content(path)) for path in state.files()) for state in made]
     assert len(seen) == len(set(seen))
     assert len(states) > 2 * len(made), "the bytes of a file without a name make no difference"
-    assert ((), (("/data/one", b"abcdef"), ("/data/two", b"abcdef"))) == (seen[0], seen[1])
+    assert (seen[0], seen[1]) == ((), (("/data/one", b"abcdef"), ("/data/two", b"abcdef")))
