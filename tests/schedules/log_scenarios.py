@@ -1,8 +1,10 @@
 """What the log has to do in every order of tasks, jobs of threads and timers, with tasks cancelled anywhere."""
 
 import asyncio
+import sqlite3
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from typing import Any
 
 from penstock.bus.bus import MessageBus
@@ -11,6 +13,7 @@ from penstock.log.queue import WalMessageQueue
 from penstock.log.subscription import RecordBatch
 from penstock.log.topic import TopicConfig
 from penstock.messages import Event
+from penstock.streaming import CheckpointedBatch, DatabaseCheckpoints, exactly_once
 from penstock.streaming.manager import StreamingScalingManager
 from penstock.system import System
 from penstock.testing import Schedule, SimulatedDisk
@@ -171,6 +174,54 @@ async def last(members: Members, transport: EmbeddedTransport) -> None:
     members.total = len(members.done)
 
 
+async def booking(schedule: Schedule) -> None:
+    """Members that book in a database while their group changes: each record once, none left out."""
+    members = Members(schedule)
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.execute(
+            "CREATE TABLE echo (value INTEGER)"
+        )  # no key: what is booked twice shows
+        await DatabaseCheckpoints("group").create(connection)
+        async with members.process() as transport:
+            await transport.produce(TOPIC, [b"%d" % number for number in range(members.total)])
+            crowd = [schedule.spawn(book(members, connection), victim=True) for _ in range(2)]
+            await asyncio.wait(crowd, return_when=asyncio.FIRST_COMPLETED)
+            await book(members, connection)
+            await ended(crowd)
+        booked = sorted(value for (value,) in connection.execute("SELECT value FROM echo"))
+    assert booked == list(range(members.total))
+
+
+async def book(members: Members, connection: sqlite3.Connection) -> None:
+    """A member in a process of its own, until everything is booked, by whomever."""
+    async with members.process() as transport:
+        options: dict[str, Any] = {"lease_seconds": LEASE_SECONDS}
+        async with transport.subscribe(TOPIC, "group", **options) as consumer:
+            loop = booking_loop(members, consumer, connection)
+            while len(connection.execute("SELECT value FROM echo").fetchall()) < members.total:
+                try:
+                    async with asyncio.timeout(1):
+                        save(await anext(loop), connection)
+                except TimeoutError:
+                    await members.schedule.pause()
+                except Fenced:
+                    loop = booking_loop(members, consumer, connection)
+
+
+def booking_loop(members: Members, consumer: Any, connection: sqlite3.Connection) -> Any:
+    machine = members.schedule.machine(members.disk)
+    checkpoints = DatabaseCheckpoints("group")
+    return exactly_once(consumer, checkpoints, connection, records_max=2, system=machine)
+
+
+def save(batch: CheckpointedBatch, connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    with connection:
+        for record in batch:
+            connection.execute("INSERT INTO echo VALUES (?)", [int(record.value or b"")])
+        batch.save_blocking(connection)
+
+
 async def manager(schedule: Schedule) -> None:
     """The manager of streams: what is published is handled, while publishers are cancelled."""
     accepted: set[int] = set()
@@ -267,4 +318,12 @@ async def durable_events(schedule: Schedule) -> None:
     assert handled.keys() <= set(range(2 * EACH))
 
 
-SCENARIOS = [publishing, subscribing, groups, manager, transactions, durable_events]
+SCENARIOS = [
+    publishing,
+    subscribing,
+    groups,
+    booking,
+    manager,
+    transactions,
+    durable_events,
+]

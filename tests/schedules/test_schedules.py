@@ -11,12 +11,13 @@ from tests.crash.rigs import seed_of
 from tests.schedules import bus_scenarios, log_scenarios
 from tests.scoreboard import Scores, amount, short_amount
 
-BUS, LOG, MANY = 0.155, 0.025, 0.005
+BUS, LOG, MANY = 0.155, 0.025, 0.004
 SHARES: dict[Any, float] = {
     **dict.fromkeys(bus_scenarios.SCENARIOS, BUS),
     log_scenarios.publishing: LOG,
     log_scenarios.subscribing: LOG,
     log_scenarios.groups: MANY,
+    log_scenarios.booking: MANY,
     log_scenarios.manager: MANY,
     log_scenarios.transactions: MANY,
     log_scenarios.durable_events: MANY,
