@@ -1,17 +1,18 @@
 """Consumer processes that are killed and stopped at random: all comes, nothing is acknowledged twice."""
 
 import asyncio
+import itertools
 import json
 import os
 import random
 import signal
 from collections import Counter
-from contextlib import AsyncExitStack
 
 import pytest
 
-from penstock.testing.transport_processes import member_process
 from penstock.transports import open_transport
+from tests.crash.rigs import Nursery, scoring, seed_of
+from tests.scoreboard import amount
 
 PARTITIONS = 6
 MEMBERS = 3
@@ -40,42 +41,71 @@ class Ledger:
             self.fenced += 1
 
 
+class Member:
+    """A member in a process that was forked from a warm one."""
+
+    def __init__(self, nursery, pid, pipe):
+        self.nursery = nursery
+        self.pid = pid
+        self.pipe = pipe
+        self.lines = asyncio.StreamReader()
+
+    @classmethod
+    async def start(cls, nursery, url):
+        order = json.dumps([url, "orders", "billing", json.dumps(LEASE), str(RECORDS_EACH)])
+        member = cls(nursery, *nursery.fork(f"member {order}"))
+        protocol = asyncio.StreamReaderProtocol(member.lines)
+        pipe = os.fdopen(member.pipe, "rb")
+        await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, pipe)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            assert await member.lines.readline() == b'["ready"]\n'
+        return member
+
+    def send(self, what):
+        os.kill(self.pid, what)
+
+
 class Crowd:
     """Members in processes, each listened to until its end."""
 
-    def __init__(self, url, ledger):
+    def __init__(self, url, ledger, nursery):
         self.url = url
         self.ledger = ledger
+        self.nursery = nursery
         self.listening = {}
+        self.kills = 0
 
-    async def add(self, stack):
-        member = await stack.enter_async_context(
-            member_process(self.url, "orders", "billing", LEASE, RECORDS_EACH)
-        )
+    async def add(self):
+        member = await Member.start(self.nursery, self.url)
         self.listening[member] = asyncio.create_task(self.listen(member))
 
     async def listen(self, member):
         # Its last words are heard too.
-        while line := await member._process.stdout.readline():
+        while line := await member.lines.readline():
             if line.endswith(b"\n"):
                 said, *where = json.loads(line)
                 self.ledger.note(said, *where)
 
-    async def disturb(self, stack, chance):
+    async def kill(self, member):
+        member.send(signal.SIGKILL)
+        await self.listening.pop(member)
+        assert self.nursery.reap(member.pid) == -signal.SIGKILL, "the member ended by itself"
+        self.kills += 1
+
+    async def disturb(self, chance, kinds):
         member = chance.choice(list(self.listening))
-        what = chance.choice([signal.SIGKILL, signal.SIGSTOP, signal.SIGUSR1])
-        member.send(what)
+        what = chance.choice(kinds)
         if what is signal.SIGKILL:
-            await self.listening.pop(member)
-            await self.add(stack)
+            await self.kill(member)
+            await self.add()
         else:
+            member.send(what)
             await asyncio.sleep(chance.choice(PAUSES))
             member.send(signal.SIGCONT)
 
     async def end(self):
-        for member, listening in self.listening.items():
-            member.send(signal.SIGKILL)
-            await listening
+        for member in list(self.listening):
+            await self.kill(member)
 
 
 async def produce(transport, portions):
@@ -84,18 +114,23 @@ async def produce(transport, portions):
         await asyncio.sleep(0.02)
 
 
-async def run(url, seed, disturbances):
+ANYTHING = (signal.SIGKILL, signal.SIGSTOP, signal.SIGUSR1)
+MOSTLY_KILLS = (signal.SIGKILL,) * 8 + (signal.SIGSTOP, signal.SIGUSR1)
+
+
+async def run(url, seed, disturbances, nursery, kinds=ANYTHING):
     chance = random.Random(seed)
     ledger = Ledger()
-    async with AsyncExitStack() as stack:
-        transport = await stack.enter_async_context(open_transport(url))
+    async with open_transport(url) as transport:
         await transport.create_topic("orders", partitions=PARTITIONS)
-        crowd = Crowd(url, ledger)
-        await asyncio.gather(*(crowd.add(stack) for _ in range(MEMBERS)))
+        crowd = Crowd(url, ledger, nursery)
+        for _ in range(MEMBERS):
+            await crowd.add()
         for _ in range(disturbances):
-            producing = asyncio.create_task(produce(transport, chance.randint(1, 40)))
+            portions = chance.randint(1, 40 if kinds is ANYTHING else 8)
+            producing = asyncio.create_task(produce(transport, portions))
             await asyncio.sleep(chance.uniform(0, 0.2))
-            await crowd.disturb(stack, chance)
+            await crowd.disturb(chance, kinds)
             await producing
         await transport.produce("orders", [b"x"] * 600)
         async with asyncio.timeout(DEADLINE_SECONDS):
@@ -103,7 +138,7 @@ async def run(url, seed, disturbances):
                 await asyncio.sleep(0.02)
         ends = [one.end for one in await transport.lag("orders", "billing")]
         await crowd.end()
-    return ledger, {(number, at) for number, end in enumerate(ends) for at in range(end)}
+    return ledger, {(number, at) for number, end in enumerate(ends) for at in range(end)}, crowd
 
 
 def check(ledger, everything, kills_max):
@@ -115,21 +150,37 @@ def check(ledger, everything, kills_max):
 
 
 @pytest.fixture
-def seed(request):
-    chosen = int(os.environ.get("PENSTOCK_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
-    print(f"{request.node.name}: PENSTOCK_SEED={chosen}")
-    return chosen
+def nursery():
+    with Nursery() as opened:
+        yield opened
+
+
+async def torment(request, scored, folder, nursery, kills, kinds):
+    """Kill so many members, of one group after the other."""
+    seed = seed_of(request)
+    with scoring(scored, 1, seed) as tried:
+        for number in itertools.count():
+            url = f"log:{folder}/data-{number}"
+            each = min(30, kills)
+            ledger, everything, crowd = await run(url, seed + number, each, nursery, kinds)
+            check(ledger, everything, kills_max=crowd.kills)
+            tried.count += crowd.kills
+            if tried.count >= kills:
+                break
 
 
 @pytest.mark.acceptance(76)
-async def test_members_are_killed_and_stopped_at_random(tmp_path, seed):
-    ledger, everything = await run(f"log:{tmp_path / 'data'}", seed, 6)
-    check(ledger, everything, kills_max=6 + MEMBERS)
+async def test_members_are_killed_and_stopped_at_random(request, scored, tmp_path, nursery):
+    await torment(request, scored, tmp_path, nursery, 6, ANYTHING)
+
+
+@pytest.mark.timeout(180)
+async def test_many_members_are_killed(request, scored, tmp_path, nursery):
+    await torment(request, scored, tmp_path, nursery, 15, MOSTLY_KILLS)
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(3_600)
-async def test_members_are_killed_and_stopped_for_long(tmp_path, seed):
-    for number in range(40):
-        ledger, everything = await run(f"log:{tmp_path}/data-{number}", seed + number, 30)
-        check(ledger, everything, kills_max=30 + MEMBERS)
+@pytest.mark.timeout(14_400)
+@pytest.mark.parametrize("kinds", [ANYTHING, MOSTLY_KILLS], ids=["anything", "mostly kills"])
+async def test_members_are_killed_and_stopped_for_long(request, scored, tmp_path, nursery, kinds):
+    await torment(request, scored, tmp_path, nursery, max(10, amount(1) // 100), kinds)

@@ -31,10 +31,11 @@ from penstock.system import System
 from penstock.testing import TransportConformance
 from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, values_of
 from penstock.transports import TransportRegistry, open_transport
+from tests.crash.rigs import Nursery
 from tests.transports.application import check_application
 from tests.transports.proxy import Proxy
 from tests.transports.servers.redis import DURABLE, free_port, redis_server
-from tests.transports.test_group_kills import MEMBERS, check, run
+from tests.transports.test_group_kills import check, run
 
 pytest.importorskip("redis")
 from penstock.transports import redis_consumer
@@ -617,11 +618,11 @@ async def test_a_server_killed_again_and_again_loses_and_doubles_nothing(topic, 
 async def test_members_are_killed_and_stopped_for_long():
     seed = int(os.environ.get("PENSTOCK_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
     print(f"PENSTOCK_SEED={seed}")
-    with redis_server() as own:
+    with redis_server() as own, Nursery() as nursery:
         for number in range(10):
             url = f"{own.url}?prefix=kills-{number}"
-            ledger, everything = await run(url, seed + number, 20)
-            check(ledger, everything, kills_max=20 + MEMBERS)
+            ledger, everything, crowd = await run(url, seed + number, 20, nursery)
+            check(ledger, everything, kills_max=crowd.kills)
 
 
 # The same application as everywhere
