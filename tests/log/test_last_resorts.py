@@ -7,35 +7,51 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 from penstock.errors import (
     DamagedFile,
     DeadlineExceeded,
     Fenced,
+    TransactionPending,
     UnsupportedFormat,
 )
-from penstock.log import transaction_roll
+from penstock.log import (
+    membership,
+    partition_check,
+    transaction_care,
+    transaction_decision,
+    transaction_roll,
+    transactions,
+)
 from penstock.log.changes import Changes
 from penstock.log.columns import Columns
 from penstock.log.deletion import _remove_all
 from penstock.log.epoch_change import _mend_head
-from penstock.log.frame import draft
+from penstock.log.frame import KIND_START, draft
 from penstock.log.group_bell import GroupBells
 from penstock.log.group_session import ATTEMPTS_MAX, GroupSession
 from penstock.log.group_subscription import GroupSubscription
-from penstock.log.head import HeadFile
-from penstock.log.inspection import _Inspector, inspect_segment
+from penstock.log.head import Head, HeadFile
+from penstock.log.index import Index, IndexRow
+from penstock.log.inspection import VerifyReport, _Inspector, inspect_segment
 from penstock.log.membership import Membership
 from penstock.log.open_topic import OpenTopic
+from penstock.log.partition_check import PartitionCheck
 from penstock.log.producer import Producer
+from penstock.log.producer_file import ProducerFile
+from penstock.log.recovery import TailScanner
 from penstock.log.repair import repair
-from penstock.log.repair_partition import PartitionRepair, quarantine_file
+from penstock.log.repair_partition import PartitionRepair, _Part, quarantine_file
 from penstock.log.rewrite import SegmentWriter
 from penstock.log.segment import SegmentEnd, SegmentSource, SegmentStart
 from penstock.log.subscription import Subscription
 from penstock.log.topic import TopicFile
-from penstock.log.transaction_decision import Share
+from penstock.log.transaction_care import TransactionCare
+from penstock.log.transaction_decision import DecisionFiles, Front, Share
 from penstock.log.transaction_roll import Places, Roller
+from penstock.log.transactions import Transactions
+from penstock.log.verify import check_topic
 from penstock.log.walk import Stretch, Walker
 from penstock.log.writer import TopicWriter
 from penstock.stores.memory import MemoryStore
@@ -289,3 +305,229 @@ def test_a_late_receipt_inherits_what_went_wrong():
         TopicWriter._join(world, part(since=3), receipt)
         assert receipt.since == 3
     assert len(inherited) == 1
+
+
+# What verify and repair tell
+
+
+def test_an_entry_of_a_newer_release_is_told(monkeypatch):
+    log = SmallLog()
+    log.append((None, b"0"))
+
+    def newer(*_: object, **__: object) -> Any:
+        raise UnsupportedFormat("version 9", version=9)
+
+    monkeypatch.setattr(partition_check, "inspect_segment", newer)
+    report = VerifyReport()
+    check = PartitionCheck(log.store, KEYS, None, report)
+    assert check._inspect(log.reader().segments()[0], None, 1) is None
+    assert [one.kind for one in report.problems] == ["entry"]
+
+
+def test_damage_of_the_tail_is_told_once(monkeypatch):
+    log = SmallLog()
+    log.append((None, b"0"))
+    for reason, kind in (("missing", "missing"), ("chain", "entry")):
+
+        def hurt(*_: object, reason: str = reason) -> Any:
+            raise DamagedFile("hurt", file="file", reason=reason)
+
+        monkeypatch.setattr(TailScanner, "find_end", hurt)
+        report = VerifyReport()
+        check = PartitionCheck(log.store, KEYS, None, report)
+        check._scan_tail(None)
+        check._scan_tail(None)
+        assert [one.kind for one in report.problems] == [kind]
+
+
+def test_a_head_that_does_not_fit_the_segment_before_it_is_told():
+    report = VerifyReport()
+    check = PartitionCheck(MemoryStore(), KEYS, None, report)
+    last: Any = part(next_offset=5, link=1)
+    check._inspect_open(Head(segment_base=5, durable_checksum=1), last)
+    assert not report.problems
+    check._inspect_open(Head(segment_base=5, durable_checksum=2), last)
+    assert [one.kind for one in report.problems] == ["head"]
+
+
+def test_rows_of_an_index_that_lie_are_told():
+    log = SmallLog()
+    log.append((None, b"0"))
+    log.roll()
+    log.append((None, b"1"))
+    source = log.reader().segments()[0]
+    entry = list(source.entries(0, source.size()))[1]
+    true = IndexRow(0, entry.timestamp, entry.position)
+    wrong = true._replace(offset=7), true._replace(position=entry.position + 1)
+    for row, count in ((true, 0), (wrong[0], 1), (wrong[1], 1)):
+        log.store.write(KEYS.index(source.name), Index([row]).pack())
+        found = inspect_segment(KEYS, source)
+        assert sum(one.kind == "index" for one in found.problems) == count
+
+
+def test_a_start_entry_without_a_body_is_told():
+    short = stored(draft(0, [b"x"], 0, kind=KIND_START))
+    (entry,) = short.entries(0, short.size())
+    told: list[str] = []
+    world = part(_found=part(source=short), _tell=lambda kind, *_: told.append(kind))
+    _Inspector._check_start(world, entry)
+    assert told == ["start"]
+
+
+def test_the_description_of_another_topic_is_told_by_its_name(monkeypatch):
+    store = MemoryStore()
+    monkeypatch.setattr(TopicFile, "read", lambda self: part(name="another"))
+    problems: list[Any] = []
+    check_topic(store, TOPIC, problems)
+    assert "another" in problems[0].message
+
+
+def test_a_tail_that_cannot_be_walked_is_hurt(monkeypatch):
+    def hurt(*_: object) -> Any:
+        raise DamagedFile("hurt")
+
+    monkeypatch.setattr(TailScanner, "find_end", hurt)
+    world = part(_keys=KEYS)
+    assert PartitionRepair._tail_is_hurt(world, [], None, [], 0)
+    assert PartitionRepair._tail_is_hurt(world, [stored(START)], None, [], 0)
+
+
+def test_files_that_do_not_belong_to_the_partition_are_dropped():
+    other = SegmentStart(LOG_ID, 0, 0, "another").draft()
+    mine, foreign, empty = stored(START), stored(other), stored(values_draft(b"no start"))
+    dropped: list[str] = []
+    world = part(
+        _keys=KEYS,
+        _log_id=LOG_ID,
+        _drop=lambda source, reason: dropped.append(reason),
+    )
+    world._foreign = lambda source: PartitionRepair._foreign(world, source)
+    assert world._foreign(mine) is None
+    assert world._foreign(empty) is None
+    covered = _Part(0, mine, None, 9)
+    parts = [covered, _Part(5, mine, None, 6), _Part(9, foreign, None, 12)]
+    kept = PartitionRepair._without_strays(world, parts)
+    assert [one.base for one in kept] == [0, 9]
+    assert dropped == [
+        "its offsets are in the segment before it already",
+        "it belongs to another/0",
+    ]
+
+
+# Groups, subscriptions and transactions
+
+
+async def test_a_commit_of_what_is_not_the_members_is_refused_at_once():
+    async def commit(*_: object, **__: object) -> Any:
+        raise Fenced("another member's", reason="partition")
+
+    world = part(member=part(commit=commit), _wake=asyncio.Event())
+    with pytest.raises(Fenced):
+        await GroupSession.commit(world, {})
+    assert world._wake.is_set()
+
+
+def test_what_a_member_has_not_handled_is_not_consumed(monkeypatch):
+    monkeypatch.setattr(Subscription, "_consumed", lambda self, number: 7)
+    mine = object.__new__(GroupSubscription)
+    mine.handled, mine._given = None, frozenset({0})
+    assert mine._consumed(0) == 7
+    mine.handled = lambda number: 3
+    assert (mine._consumed(0), mine._consumed(1)) == (3, 7)
+
+
+def test_offsets_whose_records_are_gone_count_as_consumed(monkeypatch):
+    monkeypatch.setattr(membership, "has_records", lambda reader, first, end: False)
+    world = part(
+        _file_of=lambda number: part(read=lambda: part(offset=2)),
+        topic=part(reader=lambda number: None),
+    )
+    assert Membership._consumed(world, 0, 10) == 10
+
+
+def test_a_subscriber_that_was_forgotten_meanwhile_meets_nothing():
+    state = part(subscribers={})
+    answers: list[Any] = []
+    file = part(read=lambda: state, update=lambda change: answers.append(change(state)))
+    clock = part(time_ms=lambda: 0)
+    topic = part(around=part(system=part(clock=clock)))
+    Membership._meet(part(_name="billing", _file=file, topic=topic), [0])
+    assert answers == [state]
+
+
+def test_a_producer_that_is_held_up_is_looked_at_again(monkeypatch):
+    monkeypatch.setattr(transaction_care, "producer_names", lambda store: ["billing"])
+    behind = iter([True, True, False])
+
+    def finish(name: str, timeout: float) -> None:
+        raise DeadlineExceeded("a live process has it")
+
+    world = part(
+        _system=System(),
+        _store=None,
+        _is_behind=lambda name, group: next(behind),
+        _transactions=part(finish=finish),
+    )
+    TransactionCare.settle_group(world, "group", 60.0)
+    assert next(behind, None) is None
+
+
+def test_a_transaction_that_is_sent_elsewhere_again_and_again_is_never_taken_for_done(monkeypatch):
+    monkeypatch.setattr(transactions, "EPOCH_CHANGES_MAX", 3)
+    decision: Any = part(generation=3, number=7, files=())
+    tries: list[int] = []
+
+    def submit(append: object) -> Any:
+        tries.append(1)
+        return lambda: ["displaced"]
+
+    world = part(
+        _decide_again=lambda *_: (decision, None),
+        _roller=part(append=lambda *_: None),
+        _submit=submit,
+    )
+    marks: list[Any] = []
+    file: Any = part(name="billing", write_done=marks.append)
+    displaced: Any = ["displaced"]
+    with pytest.raises(TransactionPending, match="all the time"):
+        Transactions._complete(world, file, decision, displaced)
+    assert (len(tries), marks) == (3, [])
+
+
+def test_a_row_that_has_its_place_is_not_failed():
+    failed, placed = part(error=None), part(error=None)
+    receipt = part(errors={})
+    batch = part(waiting=[(0, failed), (1, placed)], receipt=receipt, awaited=True)
+    parcel: Any = part(batch=batch, places=[0])
+    world = part(
+        _caches=[part(clear=lambda: None)],
+        _failures={},
+        _committing=1,
+        _remember=lambda batch, error: None,
+    )
+    error = RuntimeError("the disk")
+    TopicWriter._fail(world, 0, [parcel], error)
+    assert (failed.error, placed.error, receipt.errors) == (error, None, {0: error})
+
+
+def decision_files(rest: bytes, description: int, checksum: int | None = None) -> DecisionFiles:
+    """A decision whose front is right, whatever follows."""
+    store = MemoryStore()
+    files = DecisionFiles(store, ProducerFile(store, "billing"))
+    front = Front(0, 1, 0, description, len(rest) - description, checksum or crc32c(rest))
+    store.write(files.key(1), front.pack(files.key(1)) + rest)
+    return files
+
+
+def test_a_decision_that_is_torn_or_no_decision_never_happened():
+    assert decision_files(b"[1, 2]", 6).look().pending is None
+    assert decision_files(b"{}", 2, checksum=5).look().pending is None
+    assert decision_files(b"\xff\xfe", 2).look().pending is None
+    short = decision_files(b"{}", 2)
+    short._store.write(short.key(1), short._store.read(short.key(1))[:10])
+    assert short.look().pending is None
+    huge = decision_files(b"", 0)
+    front = Front(0, 1, 0, transaction_decision.DECISION_BYTES_MAX, 1, 0)
+    huge._store.write(huge.key(1), front.pack(huge.key(1)))
+    assert huge.look().pending is None
+    huge.secure(huge.look())

@@ -78,12 +78,12 @@ class Reach(NamedTuple):
     seconds: Mapping[str, float]
 
     def of(self, mutant: Mutant) -> list[str]:
-        """The tests for a mutant: those of its own file first, then the quick ones."""
+        """The tests for a mutant, the quick ones first; those of its own file may take longer."""
         stem = mutant.module.rpartition(".")[2]
         found = self.tests.get(mutant.module, {}).get(mutant.line, [])
         known = [one for one in set(found) if self.seconds.get(one, 99.0) <= TEST_SECONDS_MAX]
         own = f"/test_{stem}.py::"
-        known.sort(key=lambda one: (own not in one, self.seconds[one], one))
+        known.sort(key=lambda one: (self.seconds[one] * (0.2 if own in one else 1.0), one))
         chosen: list[str] = []
         total = 0.0
         for one in known:

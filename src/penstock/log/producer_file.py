@@ -74,10 +74,6 @@ class ProducerFile:
         with self._store.lock(f"{self.folder}/lock", timeout):
             yield
 
-    def exists(self) -> bool:
-        """Whether the producer was ever opened."""
-        return self._store.exists(self.key)
-
     def open(self, system: System) -> ProducerLease:
         """Raise the epoch, durably, making the producer when it is new. Needs the lock."""
         try:

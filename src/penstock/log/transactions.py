@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from penstock.errors import Closed, InvalidOption, PenstockError
+from penstock.errors import Closed, InvalidOption, PenstockError, TransactionPending
 from penstock.log.columns import Columns
 from penstock.log.head import HeadFile
 from penstock.log.names import PartitionKeys
@@ -264,6 +264,13 @@ class Transactions:
             decision, bodies = self._decide_again(file, decision, displaced)
             append = partial(self._roller.append, decision, bodies, first=True)
             displaced = self._submit(append)()
+        if displaced:
+            raise TransactionPending(
+                f"the topics of transaction {decision.number} of {file.name!r} are repartitioned "
+                "all the time",
+                producer=file.name,
+                number=decision.number,
+            )
         mark = DoneMark(decision.generation, decision.number)
         file.write_done(mark)
         if decision.files:
