@@ -1,6 +1,6 @@
 # Every target works on a bare clone: it makes .venv from the lock first. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test services lint bench torture docs lock clean environment
+.PHONY: help demo test services lint sbom bench torture docs lock clean environment
 
 export PYTHON
 RUN := .venv/bin
@@ -34,11 +34,18 @@ services: environment ## Get the brokers that the transports are tested against:
 	@echo "Services: done."
 
 lint: environment ## Check format, style and types
-	@echo "Checking format (ruff), style (ruff) and types (mypy) ..."
+	@echo "Checking format (ruff), style and security (ruff, with the rules of bandit) and types (mypy) ..."
 	@$(RUN)/ruff format --quiet --diff $(CHECKED)
 	@$(RUN)/ruff check --quiet $(CHECKED)
 	@$(RUN)/mypy --no-error-summary $(CHECKED)
+	@scripts/audit
 	@echo "Lint: no complaints."
+
+sbom: environment ## Write what Penstock is made of (CycloneDX) into build/sbom.json
+	@mkdir -p build
+	@$(RUN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --short-PURLs \
+	    --output-reproducible --of JSON --output-file build/sbom.json $(RUN)/python
+	@echo "Written: build/sbom.json"
 
 bench: environment ## Measure the log and the bus beside others; prints tables, writes JSON and pages
 	@echo "Measuring ..."
