@@ -308,8 +308,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--again", action="store_true", help="also those that lived before")
     parser.add_argument("--measure", action="store_true", help="find anew which test reaches what")
+    parser.add_argument("--anew", action="store_true", help="forget what was tried before")
     parser.add_argument("--json", action="store_true", help="the figures as the last line")
     arguments = parser.parse_args()
+    if arguments.anew:
+        (FOLDER / "results.jsonl").unlink(missing_ok=True)
     if arguments.measure:
         measure()
     results = run(arguments.mutants, arguments.seed, again=arguments.again)

@@ -102,7 +102,7 @@ def test_what_is_said_to_make_no_difference_is_still_there():
 @pytest.mark.timeout(SECONDS_MAX)
 def test_nine_of_ten_mutants_of_the_log_are_killed(request):
     count = max(1, round(MUTANTS * float(os.environ.get(SCALE, "1"))))
-    command = [sys.executable, "-m", "tests.mutants.mutation", "--measure", "--json"]
+    command = [sys.executable, "-m", "tests.mutants.mutation", "--measure", "--anew", "--json"]
     command += ["--mutants", str(count), "--seed", str(seed_of(request))]
     ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     print(ended.stdout)
