@@ -185,9 +185,10 @@ async def booking(schedule: Schedule) -> None:
         async with members.process() as transport:
             await transport.produce(TOPIC, [b"%d" % number for number in range(members.total)])
             crowd = [schedule.spawn(book(members, connection), victim=True) for _ in range(2)]
-            await asyncio.wait(crowd, return_when=asyncio.FIRST_COMPLETED)
-            await book(members, connection)
-            await ended(crowd)
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                await asyncio.wait(crowd, return_when=asyncio.FIRST_COMPLETED)
+                await book(members, connection)
+                await ended(crowd)
         booked = sorted(value for (value,) in connection.execute("SELECT value FROM echo"))
     assert booked == list(range(members.total))
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.pressure.buffer import Turns
+from penstock.streaming.database_loop import ExactlyOnce
 from penstock.testing import Schedule, ScheduleFailed, run_schedule, run_schedules
 from tests.crash.rigs import seed_of
 from tests.schedules import bus_scenarios, log_scenarios
@@ -59,18 +60,30 @@ def test_millions_of_orders_break_nothing(request, scenario, part, scored):
     try_schedules(scenario, seed_of(request) + part * count, count, scored)
 
 
+def cancel_at_steps(scenario: Any, seed: int, steps_max: int | None, scored: Scores) -> None:
+    """One order of the tasks, again for each step at which somebody can be cancelled."""
+    whole = Schedule(seed)
+    whole.run(scenario)
+    steps = range(0, whole.steps, max(1, whole.steps // (steps_max or whole.steps)))
+    for cancel_at in steps:
+        run_schedule(scenario, seed, cancel_at=cancel_at)
+    scored(15, tried=len(steps), bad=0, seed=f"{seed} and every step")
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("scenario", NAMED)
 def test_a_task_may_be_cancelled_at_every_step(request, scenario, scored):
-    """One order of the tasks, once for every step at which somebody can be cancelled."""
-    seed = seed_of(request) & ~1
-    whole = Schedule(seed)
-    whole.run(scenario)
-    step = 1 if scenario in bus_scenarios.SCENARIOS else 7
-    steps = range(0, whole.steps, step)
-    for cancel_at in steps:
-        run_schedule(scenario, seed, cancel_at=cancel_at)
-    scored(15, tried=len(steps), bad=0, seed=seed)
+    """At every step of a bus, at some dozen of the log."""
+    steps_max = None if scenario in bus_scenarios.SCENARIOS else 24
+    cancel_at_steps(scenario, seed_of(request) & ~1, steps_max, scored)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("scenario", NAMED)
+def test_a_task_may_be_cancelled_at_really_every_step(request, scenario, part, scored):
+    cancel_at_steps(scenario, (seed_of(request) & ~1) + 2 * part, None, scored)
 
 
 @pytest.mark.timeout(120)
@@ -91,3 +104,19 @@ def test_a_lost_wake_up_is_found(monkeypatch):
         run_schedules(bus_scenarios.channel, range(20_000))
     with pytest.raises(ScheduleFailed, match="could not send to channel"):
         run_schedule(bus_scenarios.channel, failed.value.seed)
+
+
+@pytest.mark.timeout(120)
+def test_a_batch_that_is_put_back_and_forgotten_is_found(monkeypatch):
+    """A partition that comes while an exactly-once loop waits would begin behind its first batch."""
+    next_batch = ExactlyOnce._next_batch
+
+    async def forgetful(loop):
+        try:
+            return await next_batch(loop)
+        finally:
+            loop._put_back = {}
+
+    monkeypatch.setattr(ExactlyOnce, "_next_batch", forgetful)
+    with pytest.raises(ScheduleFailed, match="TimeoutError"):
+        run_schedules(log_scenarios.booking, range(10_000, 12_000))

@@ -104,9 +104,10 @@ def test_deadlocks_of_two_locks_are_found():
 
 
 def test_a_task_that_is_left_behind_is_found():
-    async def scenario(schedule):
-        schedule.spawn(asyncio.sleep(5))
+    async def scenario(schedule, seconds=50):
+        schedule.spawn(asyncio.sleep(seconds))
 
+    run_schedule(lambda schedule: scenario(schedule, 1), 0)
     with pytest.raises(ScheduleFailed, match="tasks are left: Task-"):
         run_schedule(scenario, 0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from random import Random
 from typing import Any, TypeVar
@@ -19,6 +20,10 @@ SECONDS_MAX = 24 * 3_600.0
 """Virtual seconds; a schedule that takes longer waits for something that does not come."""
 
 
+LEFT_SECONDS = 5.0
+"""How long tasks may go on after a scenario has ended, in virtual time, before they count as left behind."""
+ENDING_SECONDS = 60.0
+"""What is left of a run that failed has so long to end, in virtual time."""
 STEPS_ABOUT = (10, 50, 250)
 """After how many steps somebody is cancelled, on average."""
 
@@ -100,9 +105,13 @@ class Schedule:
         self, scenario: Callable[[Schedule], Awaitable[Result]], seconds_max: float
     ) -> Result:
         result = await scenario(self)
-        await self.loop.calm()
         if self.loop.time() > seconds_max:
             raise Stuck(f"it took {self.loop.time():,.0f} s of virtual time")
+        await self.loop.calm()
+        others = set(self.loop.living()) - {asyncio.current_task()}
+        if others:
+            # What was cancelled while it closed something still closes it, in the background.
+            await asyncio.wait(others, timeout=LEFT_SECONDS)
         return result
 
     def _left(self) -> str:
@@ -115,10 +124,11 @@ class Schedule:
         self.loop.before_step = None
         self.steps, self.loop.steps = self.loop.steps, 0
         try:
-            if self.loop.living():
-                for task in self.loop.living():
+            if tasks := self.loop.living():
+                for task in tasks:
                     task.cancel()
-                self.loop.run_until_complete(self.loop.calm())
+                with suppress(Stuck):
+                    self.loop.run_until_complete(asyncio.wait(tasks, timeout=ENDING_SECONDS))
         finally:
             for task in self.loop.living():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
