@@ -15,12 +15,15 @@ help: ## Show this list
 	@echo
 	@echo "  make test ARGS='-k recovery -x' passes arguments on. make PYTHON=python3.13 chooses Python."
 
-demo: environment ## Kill a writer and lose nothing; then topics through Spark to tables (FAST=1 leaves Spark out)
+demo: environment ## The tour: kills, failing handlers, pressure, then Spark to tables (FAST=1 leaves Spark out)
 	@echo "Part one: a writer is killed, and nothing acknowledged is lost."
 	@$(RUN)/python examples/crash_demo/main.py $(ARGS)
 	@echo
-	@if [ -n "$(FAST)" ]; then echo "Part two, topics through Spark to tables, is left out: FAST is set."; else \
-	    echo "Part two: producers, the log, a Spark pipeline, Delta tables and a topic of results."; \
+	@echo "Part two: a rush hour: a slow bank, orders that cannot be paid, pressure, a kill in the middle."
+	@$(RUN)/python examples/rush_hour/main.py
+	@echo
+	@if [ -n "$(FAST)" ]; then echo "Part three, topics through Spark to tables, is left out: FAST is set."; else \
+	    echo "Part three: producers, the log, a Spark pipeline, Delta tables and a topic of results."; \
 	    $(RUN)/python examples/shop_pipeline/main.py; fi
 
 test: environment ## Run the tests (a quarter of an hour); gets what they run against first, where that is possible
