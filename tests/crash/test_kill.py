@@ -166,7 +166,7 @@ def test_a_crowd_of_killed_writers_loses_nothing(nursery, request, scored, folde
 def test_thousands_of_killed_writers_lose_nothing(
     nursery, request, scored, folder, policy, writers
 ):
-    kill(nursery, request, scored, folder, policy, writers, amount(1) // 100)
+    kill(nursery, request, scored, folder, policy, writers, max(50, amount(1) // 100))
 
 
 @pytest.mark.torture
@@ -174,7 +174,7 @@ def test_thousands_of_killed_writers_lose_nothing(
 @pytest.mark.timeout(14_400)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_crowds_of_killed_writers_lose_nothing(nursery, request, scored, folder, policy):
-    kill(nursery, request, scored, folder, policy, 8, amount(1) * 21 // 100, KillingCrowd)
+    kill(nursery, request, scored, folder, policy, 8, max(80, amount(1) * 21 // 100), KillingCrowd)
 
 
 def test_the_rig_sees_an_acknowledgement_that_comes_too_early(nursery, request, folder):
