@@ -155,7 +155,7 @@ def test_killed_writers_lose_nothing_that_was_acknowledged(
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_crowd_of_killed_writers_loses_nothing(nursery, request, scored, folder, policy):
-    kill(nursery, request, scored, folder, policy, 8, 160, KillingCrowd)
+    kill(nursery, request, scored, folder, policy, 8, 144, KillingCrowd)
 
 
 @pytest.mark.torture
@@ -174,7 +174,8 @@ def test_thousands_of_killed_writers_lose_nothing(
 @pytest.mark.timeout(14_400)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_crowds_of_killed_writers_lose_nothing(nursery, request, scored, folder, policy):
-    kill(nursery, request, scored, folder, policy, 8, max(80, amount(1) * 21 // 100), KillingCrowd)
+    kills = max(80, amount(1) * 21 // 100)
+    kill(nursery, request, scored, folder, policy, 8, kills, KillingCrowd)
 
 
 def test_the_rig_sees_an_acknowledgement_that_comes_too_early(nursery, request, folder):
