@@ -181,6 +181,6 @@ def test_crowds_of_killed_writers_lose_nothing(nursery, request, scored, folder,
 def test_the_rig_sees_an_acknowledgement_that_comes_too_early(nursery, request, folder):
     """The rig bites: what is acknowledged before it is written dies with the process."""
     killing = KillingHasty(nursery, folder, POLICIES["every_message"], seed_of(request), 1)
-    with pytest.raises(AssertionError, match="lost|given twice") as caught:
+    with pytest.raises(AssertionError, match=r"lost|given twice") as caught:
         killing.run(300)
     print(f"{request.node.name}: caught: {str(caught.value).splitlines()[0]}")
