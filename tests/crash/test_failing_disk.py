@@ -82,22 +82,24 @@ def check_not_tried_again(trace: str) -> None:
 
 @pytest.mark.acceptance(53)
 @pytest.mark.parametrize("when", ["3", "5", "9+"])
-def test_after_a_failed_sync_nothing_is_acknowledged(tmp_path, when):
+def test_after_a_failed_sync_nothing_is_acknowledged(tmp_path, when, scored):
     need("strace", "strace")
     assert fail_sync(tmp_path, "fdatasync", when)
+    scored(9, tried=1, bad=0)
 
 
 @pytest.mark.acceptance(53)
-def test_after_a_failed_sync_of_a_name_nothing_is_acknowledged(tmp_path):
+def test_after_a_failed_sync_of_a_name_nothing_is_acknowledged(tmp_path, scored):
     need("strace", "strace")
     assert fail_sync(tmp_path, "fsync", "2")
+    scored(9, tried=1, bad=0)
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("call", ["fdatasync", "fsync", "pwritev2", "ftruncate", "rename"])
 @pytest.mark.parametrize("forever", ["", "+"], ids=["once", "forever"])
-def test_any_failed_call_is_survived(tmp_path, request, call, forever):
+def test_any_failed_call_is_survived(tmp_path, request, call, forever, scored):
     """Every call in turn fails, once or from then on: a typed error, and nothing is lost."""
     need("strace", "strace")
     for number in itertools.count(1):
@@ -105,6 +107,7 @@ def test_any_failed_call_is_survived(tmp_path, request, call, forever):
         folder.mkdir()
         if not fail_sync(folder, call, f"{number}{forever}"):
             print(f"{request.node.name}: {number - 1} failures injected, 0 lost")
+            scored(9 if call.endswith("sync") else 10, tried=number - 1, bad=0)
             return
 
 
@@ -114,7 +117,9 @@ def test_any_failed_call_is_survived(tmp_path, request, call, forever):
 @pytest.mark.acceptance(53)
 @pytest.mark.parametrize("policy", ["every_message", "timed"])
 @pytest.mark.parametrize("cached", [True, False], ids=["cached", "from disk"])
-def test_a_full_thin_device_poisons_and_loses_nothing(tmp_path, nursery, request, cached, policy):
+def test_a_full_thin_device_poisons_and_loses_nothing(
+    tmp_path, nursery, request, cached, policy, scored
+):
     """The real thing behind failed syncs: the kernel takes the writes and cannot keep them.
 
     The first sync fails, a second one would succeed, and the bytes are gone, though the page
@@ -136,10 +141,11 @@ def test_a_full_thin_device_poisons_and_loses_nothing(tmp_path, nursery, request
         ledger.check_now(again=True, exact=policy == "every_message")
         print(f"{request.node.name}: {ledger.score}")
         assert ledger.score.acknowledged > 20
+        scored(9, tried=1, bad=0)
 
 
 @pytest.mark.acceptance(53)
-async def test_no_space_left_is_a_typed_error_and_readers_go_on(tmp_path, request):
+async def test_no_space_left_is_a_typed_error_and_readers_go_on(tmp_path, request, scored):
     value = bytes(100_000)
     with mounted_tmpfs(tmp_path / "small", "3m") as small:
         filler = small / "filler"
@@ -172,10 +178,11 @@ async def test_no_space_left_is_a_typed_error_and_readers_go_on(tmp_path, reques
             assert values[:acknowledged] == [value] * acknowledged
             assert values[-1] == b"more"
         print(f"{request.node.name}: {acknowledged} acknowledged, 0 lost")
+        scored(10, tried=1, bad=0)
 
 
 @pytest.mark.parametrize("left", range(0, 60_000, 6_000))
-def test_no_space_left_at_any_point_loses_nothing(tmp_path, left):
+def test_no_space_left_at_any_point_loses_nothing(tmp_path, left, scored):
     """Also at the roll of a segment, at an offset commit and when a topic is made."""
 
     async def publish(path: Path) -> int:
@@ -207,3 +214,4 @@ def test_no_space_left_at_any_point_loses_nothing(tmp_path, left):
         count = asyncio.run(publish(small / "log"))
         filler.unlink()
         asyncio.run(check(small / "log", count))
+    scored(10, tried=1, bad=0)

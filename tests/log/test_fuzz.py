@@ -276,9 +276,10 @@ def test_errors_of_damage_are_penstocks_own():
 
 @pytest.mark.torture
 @pytest.mark.timeout(3_600)
-def test_a_million_hostile_entries():
+def test_a_million_hostile_entries(scored):
     chance = random.Random(11)
     for _ in range(1_000):
         for data in hostile_corpus(chance, 1_000):
             with swallowed():
                 read_everything(data)
+    scored(18, tried=1_000_000, bad=0, seed=11)

@@ -48,7 +48,7 @@ def opened_and_read(disk: SimulatedDisk) -> list[bytes | None]:
 
 
 @pytest.mark.acceptance(56)
-def test_cut_at_every_byte_below_the_durable_position_is_refused_and_named():
+def test_cut_at_every_byte_below_the_durable_position_is_refused_and_named(scored):
     """The head says that all was durable, so whatever is missing was lost later."""
     one = one_segment(durable=3)
     content = one.disk.content(OPEN)
@@ -60,6 +60,7 @@ def test_cut_at_every_byte_below_the_durable_position_is_refused_and_named():
         assert disk.content(OPEN) == content[:size], "a refused file is left as it is"
         with pytest.raises(DamageError):
             machine(disk).values()
+    scored(8, tried=len(content), bad=0)
 
 
 @pytest.mark.acceptance(56)
