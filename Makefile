@@ -26,11 +26,13 @@ demo: environment ## The tour: kills, failing handlers, pressure, then Spark to 
 	    echo "Part three: producers, the log, a Spark pipeline, Delta tables and a topic of results."; \
 	    $(RUN)/python examples/shop_pipeline/main.py; fi
 
+# One process more than there are cores, as many tests wait for servers; four at most.
+JOBS ?= $(shell cores=$$(nproc); echo $$(( cores < 4 ? cores + 1 : 4 )))
 test: environment ## Run the tests (a quarter of an hour); gets what they run against first, where that is possible
 	@scripts/system-packages
 	@scripts/services
 	@echo "Running the tests ..."
-	@$(RUN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(RUN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 services: environment ## Get the brokers that the transports are tested against: Redis, RabbitMQ, Kafka, Pulsar
 	@scripts/services
