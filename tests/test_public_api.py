@@ -189,3 +189,8 @@ def test_a_package_with_an_all_is_a_door_in_good_order(package):
     offered = getattr(door, "__all__", [])
     assert len(offered) == len(set(offered)), "ruff keeps them in order"
     assert [name for name in offered if not hasattr(door, name)] == []
+
+
+def test_the_search_through_schedules_is_public():
+    names = {"Schedule", "ScheduleFailed", "run_schedule", "run_schedules"}
+    assert names <= set(importlib.import_module("penstock.testing").__all__)
