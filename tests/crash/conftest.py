@@ -11,6 +11,7 @@ import pytest
 from tests.crash.rigs import Nursery
 
 MEMORY = "/dev/shm"
+ROOM_BYTES = 1 << 30
 
 
 @pytest.fixture
@@ -21,8 +22,9 @@ def nursery() -> Iterator[Nursery]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder in memory where there is one: a killed process cannot tell the difference."""
-    parent = MEMORY if os.access(MEMORY, os.W_OK) else None
+    """A folder in memory where there is room: a killed process cannot tell the difference."""
+    there = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM_BYTES
+    parent = MEMORY if there else None
     made = Path(tempfile.mkdtemp(prefix="penstock-crash-", dir=parent))
     yield made
     shutil.rmtree(made, ignore_errors=True)
