@@ -1,7 +1,8 @@
 """A process that publishes to a slow disk and watches its own event loop and memory.
 
 Run as ``python slow_writer.py <path> <seconds> <buffer bytes>``; prints what it saw as JSON. It says
-``ready`` when the log is open, and begins when it gets a line.
+``ready`` when the log is open, begins when it gets a line, says ``measured``, and closes the log
+with the next line.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ async def run(path: str, seconds: float, buffer_bytes: int) -> dict[str, object]
         one.cancel()
     await asyncio.gather(ticking, *tasks, return_exceptions=True)
     grown = resident_mib() - before
+    print("measured", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     await queue.close(timeout=60)
     late.sort()

@@ -215,16 +215,7 @@ def throttled(number: str, bytes_per_second: int) -> Iterator[Path]:
     try:
         yield group / "cgroup.procs"
     finally:
-        _remove(group)
-
-
-def _remove(group: Path) -> None:
-    """A control group can be removed a moment after its last process ended."""
-    for _ in range(100):
-        with suppress(OSError):
-            group.rmdir()
-            return
-        time.sleep(0.05)
+        group.rmdir()
 
 
 @contextmanager
@@ -238,11 +229,15 @@ def slow_writing(path: Path, seconds: float) -> Iterator[subprocess.Popen[str]]:
         env=environment(),
     ) as child:
         try:
-            assert child.stdout is not None
-            assert child.stdout.readline() == "ready\n"
+            hear(child, "ready")
             yield child
         finally:
             child.kill()
+
+
+def hear(child: subprocess.Popen[str], word: str) -> None:
+    assert child.stdout is not None
+    assert child.stdout.readline() == f"{word}\n"
 
 
 def tell(child: subprocess.Popen[str]) -> None:
@@ -262,12 +257,12 @@ def on_a_slow_disk(folder: Path, seconds: float) -> dict[str, float]:
     """Writing to a disk of 1 MiB/s."""
     with (
         loop_disk(folder) as (root, number),
-        slow_writing(root / "log", seconds) as child,
         throttled(number, 1 << 20) as processes,
+        slow_writing(root / "log", seconds) as child,
     ):
         processes.write_text(str(child.pid))
         tell(child)
-        time.sleep(seconds)
+        hear(child, "measured")
         # Closing is none of what is measured: let it be quick.
         (processes.parent / "blkio.throttle.write_bps_device").write_text(f"{number} 0")
         tell(child)
@@ -281,7 +276,7 @@ def on_a_hung_disk(folder: Path, seconds: float) -> dict[str, float]:
         command(freeze, "--freeze", root)
         try:
             tell(child)
-            time.sleep(seconds)
+            hear(child, "measured")
         finally:
             command(freeze, "--unfreeze", root)
         tell(child)
