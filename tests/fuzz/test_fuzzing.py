@@ -47,7 +47,7 @@ def fuzz(folder: Path, target: str, seconds: float, seed: int) -> Fuzzed:
         check=False,
         timeout=seconds + 240,
         cwd=ROOT,
-        env=environment(),
+        env=environment() | {"TMPDIR": str(folder)},
         text=True,
         errors="replace",
     )
