@@ -13,6 +13,7 @@ from penstock.errors import (
     DamagedFile,
     DeadlineExceeded,
     Fenced,
+    KeyNotFound,
     TransactionPending,
     UnsupportedFormat,
 )
@@ -23,6 +24,7 @@ from penstock.log import (
     transaction_decision,
     transaction_roll,
     transactions,
+    walk,
 )
 from penstock.log.changes import Changes
 from penstock.log.columns import Columns
@@ -531,3 +533,44 @@ def test_a_decision_that_is_torn_or_no_decision_never_happened():
     huge._store.write(huge.key(1), front.pack(huge.key(1)))
     assert huge.look().pending is None
     huge.secure(huge.look())
+
+
+def test_offsets_beyond_the_entry_are_damage():
+    flags, body = Columns([b"a", b"b"], None, None, None, [0, 5]).encode()
+    source = stored(START, draft(flags, body, 2, offset_span=2))
+    steps = list(Walker(source, source.size()).steps())
+    assert [one.reason for one in steps if isinstance(one, Stretch)] == ["columns"]
+
+
+def test_a_search_ends_when_no_entry_could_reach_further(monkeypatch):
+    monkeypatch.setattr(walk, "ENTRY_BYTES_MAX", 10)
+    whole = forged(START, *(values_draft(b"%d" % number * 40) for number in range(4)))
+    source = stored(START)
+    first = len(forged(START))
+    # Nothing of the header is left that the next entry could chain to.
+    hurt = whole[:first] + bytes(90) + whole[first + 90 :]
+    source.store.write(source.key, hurt)
+    steps = list(Walker(source, len(whole)).steps())
+    assert sum(not isinstance(one, Stretch) for one in steps) >= 3
+
+
+def test_a_decision_that_is_replaced_while_it_is_read_is_not_the_pending_one(monkeypatch):
+    files = decision_files(b"{}", 2)
+    read = files._store.read
+
+    def vanish(key: str, start: int = 0, length: int | None = None) -> bytes:
+        if start:
+            raise KeyNotFound(key)
+        return read(key, start, length)
+
+    monkeypatch.setattr(files._store, "read", vanish)
+    assert files.look().pending is None
+
+
+def test_a_start_entry_of_another_place_is_told():
+    other = stored(SegmentStart(LOG_ID, 0, 0, "another").draft())
+    (entry,) = other.entries(0, other.size())
+    told: list[str] = []
+    world = part(_keys=KEYS, _found=part(source=other), _tell=lambda kind, *_: told.append(kind))
+    _Inspector._check_start(world, entry)
+    assert told == ["start"]
