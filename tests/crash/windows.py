@@ -1,5 +1,6 @@
 """What each policy may lose in a power cut, and what was lost."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 from tests.crash.rigs import Child, Promise
 from tests.crash.writer import Kind
 
-MACHINE_SECONDS = 0.05
+MACHINE_SECONDS = 0.1
 """What timers and threads may add; what was measured of a busy machine is not counted at all."""
+
+SILENCE_SECONDS = 0.02
 
 
 @dataclass
@@ -43,7 +46,7 @@ class Window:
         self.cuts += 1
         reached = max((cut_at - promise.time for promise in lost), default=0.0)
         begin = cut_at - reached
-        own = reached - syncing(child, begin, cut_at) - 2 * held_up(child, begin)
+        own = reached - syncing(child, begin, cut_at) - held_up(child, begin, cut_at)
         self.records = max(self.records, len(lost))
         self.seconds = max(self.seconds, reached)
         self.own_seconds = max(self.own_seconds, own)
@@ -65,5 +68,12 @@ def syncing(child: Child, begin: float, end: float) -> float:
     return total + sum(max(0.0, end - max(since, begin)) for since in open_since.values())
 
 
-def held_up(child: Child, begin: float) -> float:
-    return sum(frame.a / 1e6 for frame in child.said(Kind.LATE) if frame.time >= begin)
+def held_up(child: Child, begin: float, end: float) -> float:
+    """How long the machine kept the process waiting: sleeps that took too long, and silence.
+
+    A writer says something all the time. The silence before the cut has no end of its own.
+    """
+    late = sum(frame.a / 1e6 for frame in child.said(Kind.LATE) if begin <= frame.time <= end)
+    times = [begin, *(one.time for one in child.frames if begin < one.time < end), end]
+    gaps = (after - before for before, after in itertools.pairwise(sorted(times)))
+    return max(late, sum(gap for gap in gaps if gap > SILENCE_SECONDS))
