@@ -40,6 +40,7 @@ MAY_IMPORT_BY_NAME = {
     "penstock/cli/dashboard.py": "the dashboard, which is an extra",
     "penstock/config/__init__.py": "the names of a door",
     "penstock/spark/__init__.py": "the names of a door",
+    "penstock/speedups.py": "the compiled twins, whose names stand in the code",
     "penstock/testing/__init__.py": "the names of a door",
     "penstock/transports/registry.py": "transports that are installed: an entry point, or a call",
     "penstock/streaming/process_protocol.py": "the handler that the program names for a process of its own",
