@@ -34,7 +34,8 @@ def test_tls_and_a_login_are_said_in_the_words_of_java(
 ) -> None:
     monkeypatch.setenv("PENSTOCK_KAFKA_PASSWORD", 'pass"word')
     monkeypatch.setenv("PENSTOCK_KAFKA_KEY", "the key")
-    (tmp_path / "me.pem").write_text("my certificate")
+    (tmp_path / "data.pem").write_text("my certificate")
+    (tmp_path / "me.pem").symlink_to("data.pem")  # as Kubernetes mounts them
     found = connection(
         "kafka://ada@host?security.protocol=SASL_SSL&sasl.mechanisms=SCRAM-SHA-512&ssl.ca.location=/ca.pem"
         f"&ssl.certificate.location={tmp_path}/me.pem"

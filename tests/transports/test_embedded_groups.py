@@ -206,10 +206,17 @@ async def advanced(clock, seconds, is_so):
             await asyncio.sleep(0.002)
 
 
+def deafen(member):
+    """It hears nothing of its group any more, as a process that was stopped."""
+    session = member._session
+    session._bells.forget(session._coordinator.group, session._wake.set)
+
+
 async def test_a_member_that_is_away_loses_its_partitions_and_is_fenced(world):
     zombie = world.first.subscribe("orders", "billing")
     await zombie.open()
     batch = await zombie.next_batch(records_max=6)
+    deafen(zombie)
     async with world.second.subscribe("orders", "billing") as other:
         await advanced(world.clocks[1], 1, lambda: other.assignment().partitions == {0})
         await other.commit(await other.next_batch(records_max=8))

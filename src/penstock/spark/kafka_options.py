@@ -7,6 +7,7 @@ error that says so; ``kafka.…`` options reach Java's client as they are.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from penstock.errors import InvalidOption, MissingExtra
 from penstock.spark.options import OPTIONS, read_options
@@ -146,7 +147,8 @@ def _quoted(text: str) -> str:
 def _text_of(path: str, option: str) -> str:
     files = OsFiles()
     try:
-        descriptor = files.open(path, write=False)
+        # Kubernetes mounts certificates as links: what the user names is followed.
+        descriptor = files.open(str(Path(path).resolve()), write=False)
     except OSError as cause:
         raise InvalidOption(f"{option}: {path} cannot be read: {cause}", option=option) from cause
     try:
