@@ -145,7 +145,7 @@ class OsFiles:
         # Opening a pipe that somebody put in the place of a file must not wait for its other end.
         flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         descriptor = os.open(path, flags | (os.O_CREAT if create else 0), FILE_MODE)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        if path != os.devnull and not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "not a regular file", path)
         return descriptor

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.log.codec import Codec
 from penstock.log.columns import Columns
 from penstock.log.frame import draft
-from penstock.log.head import Head
+from penstock.log.head import Head, HeadFile
 from penstock.log.names import PartitionKeys, SegmentName
 from penstock.log.offsets import OffsetFile
 from penstock.log.partition import PartitionLog
@@ -32,6 +32,16 @@ Row = tuple[bytes | None, bytes | None]
 """Key and value."""
 Stored = tuple[int, bytes | None, bytes | None]
 """Offset, key and value."""
+
+
+def remove_first_segment(store: PersistentBackingStore) -> None:
+    """As retention does: the head says where the rest starts, before anything is gone."""
+    first, second = sorted(key for key in store.list(f"{KEYS.folder}/") if key.endswith(".log"))[:2]
+    file = HeadFile(store, KEYS.head)
+    head = file.read()
+    assert head is not None
+    file.write(head._replace(start=int(second.rpartition("/")[2].removesuffix(".log"))))
+    store.delete(first)
 
 
 class SmallLog:

@@ -15,7 +15,7 @@ from penstock.log.topic import TopicFile
 from penstock.stores.memory import MemoryStore
 from penstock.testing.queue_fixtures import numbered, settle, values_of
 from penstock.testing.worker import simulated_system
-from tests.log.small_log import KEYS, SmallLog, on_disk
+from tests.log.small_log import KEYS, SmallLog, on_disk, remove_first_segment
 
 
 def make(system, **options):
@@ -120,7 +120,7 @@ async def test_a_seek_ends_at_the_durable_end():
 def test_a_start_that_retention_removed_is_refused():
     log = SmallLog()
     log.append_segments(3)
-    log.store.delete(KEYS.log(log.reader().segments()[0].name))
+    remove_first_segment(log.store)
     with pytest.raises(OffsetOutOfRange, match="gone: use 1 to 3"):
         resolve_start(log.reader(), 0)
     assert resolve_start(log.reader(), 1) == 1

@@ -11,6 +11,7 @@ from penstock.hashing import fnv1a
 from penstock.log.slots import SLOT_BYTES
 from penstock.testing.queue_fixtures import numbered, records_of, values_of
 from penstock.testing.worker import simulated_system
+from tests.log.small_log import remove_first_segment
 
 OFFSETS = "/data/log/groups/billing/orders-0.offset"
 
@@ -130,7 +131,7 @@ async def test_an_offset_that_retention_removed_is_named():
         for start in range(0, 30, 3):
             await queue.publish_many("orders", numbered(3, start))
         async with queue.subscribe("orders", "billing") as subscription:
-            queue.store.delete(min(queue.store.list("topics/orders/0/0")))
+            remove_first_segment(queue.store)
             with pytest.raises(OffsetOutOfRange, match="Seek to"):
                 await values_of(subscription, 1)
             await subscription.seek("earliest")

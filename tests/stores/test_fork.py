@@ -28,8 +28,10 @@ def test_a_lock_dies_with_the_parent_while_a_child_lives(url):
         text=True,
     ) as parent:
         assert parent.stdout is not None
-        assert parent.stdout.readline() in {"child Forked\n", "child Closed\n"}
-        parent.kill()
+        try:
+            assert parent.stdout.readline() in {"child Forked\n", "child Closed\n"}
+        finally:
+            parent.kill()
         with open_store(url) as store, store.lock("a", 10):
             pass
 

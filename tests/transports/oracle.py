@@ -46,7 +46,9 @@ class BrokerBooks:
         self.fences = 0
         self._path = folder / "books.db"
         self._checkpoints = DatabaseCheckpoints(GROUP)
+        self._sent_enough = asyncio.Event()
         self._ended = asyncio.Event()
+        """Nothing more is sent: what is there now is all."""
 
     async def run(
         self, kills: int, kill: Callable[[], None], settle: Callable[[], None] = lambda: None
@@ -67,8 +69,9 @@ class BrokerBooks:
             await asyncio.to_thread(kill)
             self.kills += 1
         await self._more(EACH, [*work, booking])
-        self._ended.set()
+        self._sent_enough.set()
         await asyncio.gather(*work)
+        self._ended.set()
         async with asyncio.timeout(WAIT_SECONDS):
             await booking
         return len(self.wrong())
@@ -84,7 +87,7 @@ class BrokerBooks:
                 await asyncio.sleep(0.01)
 
     async def _send(self, payer: str) -> None:
-        while not self._ended.is_set():
+        while not self._sent_enough.is_set():
             cents = [self.random.randrange(1_000) for _ in range(EACH)]
             values = [b"%d" % one for one in cents]
             keys = [payer.encode()] * EACH

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from rstream import schema
 
-from penstock.errors import PenstockError, RecordTooLarge
+from penstock.errors import PenstockError, RecordTooLarge, Unreachable
 from penstock.transports.rabbitmq_connection import PAUSE_SECONDS, RabbitConnection, Slot
 from penstock.transports.rabbitmq_reader import NO_STREAM, ChunkReader, bounds
 from penstock.transports.rabbitmq_records import MARK_BYTES, marks_of
@@ -295,15 +295,20 @@ class Tail:
     async def _run(self) -> None:
         try:
             while self._marks:
-                for chunk in await self._reader.read(self._next):
-                    self._next = chunk.end
-                    for mark, offset in marks_of(chunk):
-                        self._tell(mark, offset)
+                # A broker that is away for long: who waits for an offset has a deadline of his own.
+                with suppress(Unreachable):
+                    await self._read_on()
             self._used = asyncio.get_running_loop().time()
         except (Refused, PenstockError) as error:
             self._fail(error)
         finally:
             self._task = None
+
+    async def _read_on(self) -> None:
+        for chunk in await self._reader.read(self._next):
+            self._next = chunk.end
+            for mark, offset in marks_of(chunk):
+                self._tell(mark, offset)
 
     def _tell(self, mark: bytes, offset: int) -> None:
         found = self._marks.pop(mark, None)
