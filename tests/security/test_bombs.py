@@ -139,19 +139,31 @@ def test_the_bombs_are_real(findings):
 async def hostile_server(answer: bytes):
     """Says the same to everybody, and then zeros without end."""
 
+    serving: set[asyncio.Task[None]] = set()
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        if (task := asyncio.current_task()) is not None:
+            serving.add(task)
+        try:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(answer)
             while True:
                 writer.write(bytes(MEBIBYTE))
                 await writer.drain()
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.transport.abort()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
+        for one in serving:
+            one.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        await asyncio.sleep(0)  # the transports close in the next turn of the loop
 
 
 @pytest.mark.parametrize(
