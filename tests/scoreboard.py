@@ -159,7 +159,7 @@ def as_markdown(figures: Iterable[Figure]) -> str:
         "| # | what | tried | went wrong | measured | seeds | others |",
         "|---|---|---:|---:|---|---|---|",
     ]
-    told = list(figures)
+    told = _in_order(figures)
     rows += [_row(line, [one for one in told if one.number == line.number]) for line in LINES]
     return "\n".join(rows) + "\n"
 
@@ -177,8 +177,11 @@ def _row(line: Line, figures: Sequence[Figure]) -> str:
 
 def as_json(figures: Iterable[Figure]) -> str:
     """All figures, for programs."""
-    told = sorted(figures, key=lambda one: (one.number, one.test))
-    return json.dumps([asdict(one) for one in told], indent=2) + "\n"
+    return json.dumps([asdict(one) for one in _in_order(figures)], indent=2) + "\n"
+
+
+def _in_order(figures: Iterable[Figure]) -> list[Figure]:
+    return sorted(figures, key=lambda one: (one.number, one.test))
 
 
 def on_page(page: str, figures: Iterable[Figure]) -> str:
