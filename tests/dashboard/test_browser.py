@@ -1,23 +1,12 @@
 """The dashboard in a real browser, on a busy program. Screenshots are kept in build/screenshots."""
 
 import re
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytest.importorskip(
-    "nicegui", reason="the dashboard needs nicegui: pip install 'penstock[dashboard]'"
-)
-playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
-if CHROMIUM is None:
-    pytest.skip("the browser tests need chromium", allow_module_level=True)
+from tests.dashboard.browsing import ROOT, chromium, dashboard_of
 
 pytestmark = pytest.mark.timeout(180)
-ROOT = Path(__file__).parents[2]
 SHOTS = ROOT / "build" / "screenshots"
 WIDE, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 PATIENCE_MS = 20_000
@@ -66,25 +55,14 @@ TOO_WIDE = """() => [...document.querySelectorAll('main *, header *')].filter(on
 def address(tmp_path_factory):
     """A program with traffic, in a process of its own."""
     directory = tmp_path_factory.mktemp("shop") / "log"
-    program = [sys.executable, str(Path(__file__).with_name("shop.py")), str(directory)]
-    with subprocess.Popen(
-        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip()
-            assert url.startswith("http://"), "the program did not start"
-            yield url.rstrip("/")
-        finally:
-            process.kill()
+    with dashboard_of("tests/dashboard/shop.py", str(directory)) as (url, _):
+        yield url
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with playwright.sync_playwright() as engine:
-        started = engine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +98,10 @@ def tab(shared):
 def visit(tab, path: str) -> None:
     tab.goto(path)
     tab.locator("h1").wait_for()
+    alive(tab)
+
+
+def alive(tab) -> None:
     # The clock in the header moves by what comes over the socket: the page is alive.
     tab.wait_for_function("() => window.socket?.connected")
 
@@ -282,7 +264,13 @@ def test_the_keyboard_is_enough(tab):
     tab.keyboard.press("Enter")
     tab.get_by_role("heading", name="Groups", level=1).wait_for()
     assert tab.locator("nav [aria-current=page]").inner_text().strip().endswith("Groups")
-    tab.get_by_role("columnheader", name="Lag").focus()
+    alive(tab)
+    header = tab.get_by_role("columnheader", name="Lag")
+    header.focus()
+    seen = tab.locator("header").inner_text()
+    tab.wait_for_function("seen => document.querySelector('header').innerText != seen", arg=seen)
+    # What comes every second does not take the place of the keyboard away.
+    assert header.evaluate("one => one === document.activeElement")
     tab.keyboard.press("Enter")
     tab.locator("th.sorted", has_text="Lag").wait_for()
 

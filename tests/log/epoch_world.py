@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, cast
 
 from penstock.log.epoch_replay import stretches
@@ -22,10 +22,6 @@ from penstock.testing.worker import InlineWorker, simulated_system
 ROOT = "/data/log"
 TOPIC = "orders"
 KEYS = [b"a", b"b", b"c", b"d", b"e"]
-
-
-class Killed(BaseException):
-    """The process dies here."""
 
 
 class Publisher:
@@ -110,23 +106,3 @@ def check_disk(
     process.topic.close()
     problems = [one for one in verify(process.store, TOPIC).problems if not one.harmless]
     assert problems == []
-
-
-def die_at(disk: SimulatedDisk, call: int, action: Callable[[], object]) -> bool:
-    """Do it in a process that dies before its n-th call to the disk; whether it died."""
-    remaining = call
-
-    def count_down(operation: str, path: str) -> None:
-        nonlocal remaining
-        remaining -= 1
-        if remaining == 0:
-            raise Killed
-
-    disk.on_call(count_down)
-    try:
-        action()
-    except Killed:
-        return True
-    finally:
-        disk._call_hooks.clear()
-    return False

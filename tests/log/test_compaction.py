@@ -21,6 +21,7 @@ from penstock.log.segment import LINK_REPLACED, SegmentStart
 from penstock.log.topic import TopicConfig
 from penstock.stores.directory import DirectoryStore
 from penstock.testing.disk import SimulatedDisk
+from tests.log.dying import Killed
 from tests.log.small_log import (
     HOUR_MS,
     KEYS,
@@ -368,10 +369,6 @@ def test_every_power_cut_during_compaction_leaves_the_old_or_the_new_state():
         assert opened.append((None, b"next")) == 10
         compact(opened)
         assert opened.stored()[:-1] == after
-
-
-class Killed(BaseException):
-    """The process dies here."""
 
 
 def test_a_head_that_was_never_synced_does_not_outlive_the_segment_that_it_speaks_of():

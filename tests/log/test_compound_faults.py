@@ -11,6 +11,7 @@ import errno
 import itertools
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from random import Random
 
 import pytest
@@ -24,7 +25,8 @@ from penstock.stores.directory import DirectoryStore
 from penstock.testing.disk import SimulatedDisk
 from penstock.testing.worker import simulated_system
 from tests.crash.rigs import seed_of
-from tests.log.world import GROUP, ROOT, TOPIC, Broken, Killed, Row, World, read_rows
+from tests.log.dying import die_at
+from tests.log.world import GROUP, ROOT, TOPIC, Broken, Row, World, read_rows
 from tests.scoreboard import amount, short_amount
 
 CALLS = ("open", "read", "write", "truncate", "sync", "sync_directory", "status", "unlink")
@@ -80,29 +82,10 @@ def dying(disk: SimulatedDisk, random: Random) -> Iterator[SimulatedDisk]:
     """The disks that a recovery leaves that dies before one of its calls, or with the machine."""
     for at in itertools.count(1):
         again = disk.kill()
-        if not die_at(again, at):
+        if not die_at(again, at, partial(recover, again)):
             return
         yield again.kill()
         yield from again.crash_states(2, random)
-
-
-def die_at(disk: SimulatedDisk, call: int) -> bool:
-    remaining = call
-
-    def count_down(operation: str, path: str) -> None:
-        nonlocal remaining
-        remaining -= 1
-        if remaining == 0:
-            raise Killed
-
-    disk.on_call(count_down)
-    try:
-        recover(disk)
-    except Killed:
-        return True
-    finally:
-        disk._call_hooks.clear()
-    return False
 
 
 class Checker:

@@ -8,7 +8,8 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.log.topic import FsyncPolicy, TopicConfig
 from penstock.testing.disk import SimulatedDisk
-from tests.log.epoch_world import Publisher, check_disk, check_order, die_at
+from tests.log.dying import die_at
+from tests.log.epoch_world import Publisher, check_disk, check_order
 
 RECORDS = 12
 LONG = [

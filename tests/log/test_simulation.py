@@ -23,8 +23,9 @@ from penstock.log.recovery import TailScanner
 from penstock.stores.directory import DirectoryStore
 from penstock.testing.disk import SimulatedDisk
 from tests.crash.rigs import scoring, seed_of
+from tests.log.dying import die_at
 from tests.log.strategies import KEYS, machine
-from tests.log.world import Broken, Killed, Process, Row, World, draft_of, expect_broken
+from tests.log.world import Broken, Process, Row, World, draft_of, expect_broken
 from tests.scoreboard import Scores, amount, short_amount
 
 SEEDS = int(os.environ.get("PENSTOCK_SIMULATION_SEEDS", "8"))
@@ -208,24 +209,9 @@ def test_every_sync_of_a_directory_may_fail(forever):
     assert at > 8
 
 
-def die_at(world: World, call: int, action: Callable[[], object]) -> bool:
-    """Do it in a process that dies before its n-th changing call; whether it died."""
-    remaining = call
-
-    def count_down(operation: str, path: str) -> None:
-        nonlocal remaining
-        remaining -= not world.nested
-        if remaining == 0 and not world.nested:
-            raise Killed
-
-    world.disk.on_call(count_down)
-    try:
-        action()
-    except Killed:
-        return True
-    finally:
-        world.disk._call_hooks.clear()
-    return False
+def is_own(world: World) -> bool:
+    """Whether a call is one of the script's, and not of a check in between."""
+    return not world.nested
 
 
 def test_a_process_may_die_before_any_call_of_its_first_steps():
@@ -234,7 +220,7 @@ def test_a_process_may_die_before_any_call_of_its_first_steps():
     while died:
         call += 1
         world = World(call, states_max=0, segment_bytes_max=300)
-        died = die_at(world, call, partial(script, world))
+        died = die_at(world.disk, call, partial(script, world), partial(is_own, world))
         world.kill_all()
         world.states_max = 6
         process = world.start()

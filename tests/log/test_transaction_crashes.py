@@ -8,6 +8,7 @@ import pytest
 
 from penstock.errors import PenstockError, StoreFailed, TransactionPending
 from penstock.testing.disk import SimulatedDisk
+from tests.log.dying import Killed
 from tests.log.transaction_world import (
     NAME,
     Process,
@@ -21,10 +22,6 @@ from tests.log.transaction_world import (
 BEFORE = State().after(0)
 AFTER = BEFORE.after(1)
 CONFIGS = [{}, {"segment_bytes_max": 300}]
-
-
-class Killed(BaseException):
-    """The process dies here."""
 
 
 def run(disk: SimulatedDisk, *, staged: bool) -> None:

@@ -33,6 +33,7 @@ from penstock.stores.directory import DirectoryStore
 from penstock.testing.clock import VirtualClock
 from penstock.testing.disk import SimulatedDisk, SyncPoint
 from penstock.testing.worker import simulated_system
+from tests.log.dying import Killed
 
 ROOT = "/data/log"
 TOPIC = "orders"
@@ -53,10 +54,6 @@ class Broken(AssertionError):
     def __init__(self, check: str, detail: object) -> None:
         super().__init__(f"{check}: {detail}")
         self.check = check
-
-
-class Killed(BaseException):
-    """The process dies here."""
 
 
 def draft_of(rows: Sequence[Row]) -> Draft:

@@ -1,26 +1,13 @@
 """Markup in records, errors, handlers and names, on every page, in a real browser."""
 
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytest.importorskip(
-    "nicegui", reason="the dashboard needs nicegui: pip install 'penstock[dashboard]'"
-)
-playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
-if CHROMIUM is None:
-    pytest.skip("the browser tests need chromium", allow_module_level=True)
-
-from tests.security.corpus import MARKUP  # noqa: E402 - after the skips
+from tests.dashboard.browsing import chromium, dashboard_of
+from tests.security.corpus import MARKUP
 
 pytestmark = pytest.mark.timeout(240)
-ROOT = Path(__file__).parents[2]
 PATIENCE_MS = 30_000
 SIGNS = """() => [
   ...[...document.querySelectorAll('img')].filter(one => one.getAttribute('src') === 'x').map(_ => 'an image'),
@@ -35,34 +22,22 @@ SIGNS = """() => [
 def program(tmp_path_factory):
     """The address of a hostile program's dashboard, and the names of its parts."""
     folder = tmp_path_factory.mktemp("hostile") / "log"
-    started = [sys.executable, "-m", "tests.security.hostile_shop", str(folder)]
-    with subprocess.Popen(
-        started,
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    ) as process:
-        try:
-            assert process.stdout is not None
-            lines: list[str] = []
-            while (line := process.stdout.readline().rstrip("\n")) != ".":
-                assert line, "the program did not start"
-                lines.append(line)
-            yield lines[0].rstrip("/"), lines[1:]
-        finally:
-            process.kill()
+    started = dashboard_of("-m", "tests.security.hostile_shop", str(folder))
+    with started as (address, process):
+        assert process.stdout is not None
+        names: list[str] = []
+        while (line := process.stdout.readline().rstrip("\n")) != ".":
+            assert line, "the program did not start"
+            names.append(line)
+        yield address, names
 
 
 @pytest.fixture
 def tab(program):
-    with playwright.sync_playwright() as engine:
-        browser = engine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as browser:
         context = browser.new_context(base_url=program[0])
         context.set_default_timeout(PATIENCE_MS)
         yield context.new_page()
-        browser.close()
 
 
 def visit(tab, path: str, drawn: str = "h1") -> None:

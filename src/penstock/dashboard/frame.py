@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from nicegui import ui
 
-from penstock.dashboard import parts, texts
+from penstock.dashboard import focus, parts, texts
 from penstock.dashboard.board import Board
 from penstock.dashboard.site_state import current
 from penstock.dashboard.style import CSS
@@ -33,6 +33,7 @@ def frame(title: str, path: str, sub: str = "") -> Iterator[Board]:
     """A page: ``path`` is the entry of the list that it belongs to."""
     board = current()
     ui.add_css(CSS)
+    ui.add_head_html(focus.SCRIPT)
     ui.page_title(f"{title} · Penstock")
     ui.colors(primary="#0f766e", negative="#b42318", positive="#14653f")
     drawer = _drawer(path, board)

@@ -201,7 +201,7 @@ class Column:
 
 # Vue puts the values in as text: what is in a record stays text.
 CELL = """
-<q-td :props="props" :data-label="props.col.label">
+<q-td :props="props" :data-label="props.col.label" :data-cell="props.row.id + '/' + props.col.name">
   <a v-if="props.col.link && props.row[props.col.link]" :href="props.row[props.col.link]"
     >{{ props.row[props.col.shown] }}</a>
   <span v-else-if="props.col.mood" class="ps-badge" :data-mood="props.row[props.col.mood]"
@@ -210,21 +210,25 @@ CELL = """
 </q-td>
 """
 ACTION_CELL = """
-<q-td :props="props" auto-width>
+<q-td :props="props" auto-width :data-cell="props.row.id + '/act'">
   <q-btn flat dense no-caps color="primary" :label="props.col.action"
     :aria-label="props.col.action + ' ' + props.row[props.col.about]"
     @click="$parent.$emit('act', props.row.id)" />
 </q-td>
 """
 HEAD = """
-<q-th :props="props" scope="col" tabindex="0" @keydown.enter="props.sort(props.col)">
+<q-th :props="props" scope="col" tabindex="0" @keydown.enter="props.sort(props.col)"
+  :data-cell="'head/' + props.col.name">
   {{ props.col.label }}
 </q-th>
 """
 
-TICK_ALL = '<q-checkbox v-model="props.selected" aria-label="Tick all" />'
+TICK_ALL = """
+<q-checkbox v-model="props.selected" aria-label="Tick all" data-cell="head/tick" />
+"""
 TICK = """
-<q-checkbox v-model="props.selected" :aria-label="'Tick ' + props.row[props.cols[0].name]" />
+<q-checkbox v-model="props.selected" :aria-label="'Tick ' + props.row[props.cols[0].name]"
+  :data-cell="props.row.id + '/tick'" />
 """
 
 
