@@ -1,12 +1,13 @@
 """Kill a writer with SIGKILL, again and again, and count: nothing acknowledged is lost.
 
-Run `make demo`, or `python examples/crash_demo/main.py`. The README beside this file explains it.
+Run `make demo` for the whole tour, or `python examples/crash_demo/main.py`. The README beside this file explains it.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import random
 import struct
@@ -271,8 +272,13 @@ def totals(all_lives: list[Life]) -> tuple[int, int, int, int, int]:
     return acknowledged, found - acknowledged, found, wrong, max(life.twice for life in all_lives)
 
 
-async def tell(directory: str, total: int, kills: int) -> bool:
-    """The whole story; whether it ended well."""
+def note(facts: str, numbers: dict[str, int]) -> None:
+    """Write what was counted into a file."""
+    Path(facts).write_text(json.dumps(numbers), encoding="utf-8")
+
+
+async def tell(directory: str, total: int, kills: int, facts: str | None) -> bool:
+    """The whole story, its numbers into the file ``facts``; whether it ended well."""
     say(f"Penstock: {total:,} records of {RECORD_BYTES} bytes into {directory}, {BATCH} in a call.")
     say("A call returns after the fsync that covers its records; the writer then reports them.")
     say()
@@ -288,6 +294,9 @@ async def tell(directory: str, total: int, kills: int) -> bool:
     say()
     console.print(table(all_lives))
     acknowledged, in_flight, found, lost, twice = totals(all_lives)
+    if facts:
+        numbers = {"published": total, "found": found, "wrong": lost + twice}
+        note(facts, numbers | {"committed": committed, "read_after_the_kill": count})
     ends = [life.end for life in all_lives]
     well = (
         (found, lost, twice) == (total, 0, 0)
@@ -311,12 +320,14 @@ def main() -> int:
         role, directory, first, end = sys.argv[1:]
         asyncio.run(roles[role](directory, int(first), int(end)))
         return 0
-    parser = argparse.ArgumentParser(description=__doc__, prog="make demo")
+    parser = argparse.ArgumentParser(description=__doc__, prog="crash_demo")
     parser.add_argument("--records", type=int, default=RECORDS, help="how many (%(default)s)")
     parser.add_argument("--kills", type=int, default=KILLS, help="how often (%(default)s)")
+    parser.add_argument("--facts", help="write the numbers into this file, as JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as directory:
-        return 0 if asyncio.run(tell(directory, options.records, options.kills)) else 1
+        well = asyncio.run(tell(directory, options.records, options.kills, options.facts))
+    return 0 if well else 1
 
 
 if __name__ == "__main__":

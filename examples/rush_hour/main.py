@@ -1,6 +1,6 @@
 """A shop in its rush hour: a slow bank, orders that cannot be paid, pressure, and a SIGKILL in the middle.
 
-Run `make demo`, or `python examples/rush_hour/main.py`. The README beside this file explains it.
+Run `make demo` for the whole tour, or `python examples/rush_hour/main.py`. The README beside this file explains it.
 """
 
 from __future__ import annotations
@@ -283,7 +283,20 @@ def table(result: Result) -> Table:
     return grid
 
 
-async def story(folder: Path) -> bool:
+def note(facts: str, result: Result, before: list[Moment], after: list[Moment]) -> None:
+    """Write what was counted, and how it went, into a file."""
+    counted = {"orders": ORDERS, "published": result.published}
+    counted |= {"paid": result.paid, "dead_letters": result.letters}
+    moments = [*before, *after]
+    curves = {
+        "pressure": [one.full for one in moments],
+        "waiting": [one.waiting for one in moments],
+        "killed_at": len(before),
+    }
+    Path(facts).write_text(json.dumps(counted | curves), encoding="utf-8")
+
+
+async def story(folder: Path, facts: str | None = None) -> bool:
     """The whole of it; whether the numbers add up."""
     say(
         f"A shop takes {ORDERS:,} orders, {PUBLISHERS} at a time, each synced, and pays them at a bank."
@@ -296,6 +309,8 @@ async def story(folder: Path) -> bool:
     say("  The shop starts again, from the log.")
     ended, after = await watch(folder, None)
     result = await count(folder)
+    if facts:
+        note(facts, result, before, after)
     say()
     console.print(chart(before, after))
     console.print(table(result))
@@ -307,9 +322,6 @@ async def story(folder: Path) -> bool:
         f"{result.letters:,} dead letters; the pressure rose and {'fell' if fell else 'DID NOT FALL'}",
         style="bold green" if well else "bold red",
     )
-    say(
-        f"Look at the log: penstock dashboard log:{folder / 'log'}  (it is removed now; --keep keeps it)"
-    )
     return well
 
 
@@ -317,15 +329,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, prog="rush_hour")
     parser.add_argument("--shop", help=argparse.SUPPRESS)
     parser.add_argument("--keep", help="keep everything in this folder")
+    parser.add_argument("--facts", help="write the numbers into this file, as JSON")
     options = parser.parse_args()
     if options.shop:
         asyncio.run(shop(Path(options.shop)))
         return 0
     if options.keep:
-        Path(options.keep).mkdir(parents=True)
-        return 0 if asyncio.run(story(Path(options.keep))) else 1
-    with tempfile.TemporaryDirectory(prefix="penstock-rush-hour-") as folder:
-        return 0 if asyncio.run(story(Path(folder))) else 1
+        folder = Path(options.keep)
+        if (folder / "bank.db").exists():
+            parser.error(f"{folder} has a shop in it already: name another folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        well = asyncio.run(story(folder, options.facts))
+        say(f"Look at it: penstock dashboard --url log:{folder / 'log'}")
+        return 0 if well else 1
+    with tempfile.TemporaryDirectory(prefix="penstock-rush-hour-") as made:
+        return 0 if asyncio.run(story(Path(made), options.facts)) else 1
 
 
 if __name__ == "__main__":

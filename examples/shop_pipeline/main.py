@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +96,17 @@ async def block_cards(url: str, expected: int) -> dict[str, int]:
     return blocked
 
 
-def settle(running: RunningPipeline, what: str) -> None:
-    """Wait until all that was published is in the tables and topics, and show how it goes."""
+async def records_of(url: str, names: Iterable[str]) -> dict[str, int]:
+    """How many records each topic has: all that a group which never read has before it."""
+    async with open_transport(url) as transport:
+        return {
+            name: sum(part.records for part in await transport.lag(name, "nobody"))
+            for name in names
+        }
+
+
+def settle(running: RunningPipeline, what: str, waiting: list[int]) -> None:
+    """Wait until all that was published is in the tables and topics; show and note how it goes."""
     end = time.monotonic() + SETTLE_SECONDS
     shown = 0.0
     while True:
@@ -102,6 +114,7 @@ def settle(running: RunningPipeline, what: str) -> None:
             if one.error is not None:
                 raise RuntimeError(f"{one.name} failed: {one.error}")
         behind = sum(lag.records for lag in running.lags())
+        waiting.append(behind)
         if not behind:
             break
         if time.monotonic() > end:
@@ -123,29 +136,59 @@ def rows(warehouse: str, table: str) -> list[dict[str, Any]]:
     return found
 
 
-def records_in(bronze: list[dict[str, Any]], name: str) -> int:
-    return sum(row["topic"] == name for row in bronze)
+@dataclass(frozen=True)
+class Sums:
+    """Of one topic: what was published, and what became of it. The mark that closes the hour is left out."""
+
+    published: int
+    in_the_tables: int
+    dead_letters: int
+    duplicates: int
+    too_late: int
+    records: int
+    """In the topic itself, with the mark."""
+    rows: int
+    """In the bronze table, with the mark."""
+
+    @property
+    def add_up(self) -> bool:
+        became = self.in_the_tables + self.dead_letters + self.duplicates + self.too_late
+        return self.published == became and self.rows == self.records == self.published + 1
 
 
-def accounts(traffic: Any, warehouse: str, letters: Mapping[str, int]) -> tuple[Table, bool]:
-    """For each topic: published = in the table + dead letters + duplicates + too late."""
-    bronze = rows(warehouse, "bronze/records")
+def sums_of(
+    traffic: Any, warehouse: str, letters: Mapping[str, int], records: Mapping[str, int]
+) -> dict[str, Sums]:
+    """Read the tables and count."""
+    bronze = Counter(row["topic"] for row in rows(warehouse, "bronze/records"))
     tables = {
         "orders": sum(row["order_id"] != "closing" for row in rows(warehouse, "silver/orders")),
         "payments": sum(row["order_id"] != "closing" for row in rows(warehouse, "silver/sales")),
         "clicks": sum(row["clicks"] for row in rows(warehouse, "gold/funnel")),
     }
+    return {
+        name: Sums(
+            published=counts.published,
+            in_the_tables=tables[name],
+            dead_letters=letters[name],
+            duplicates=counts.duplicates,
+            too_late=counts.too_late,
+            records=records[name],
+            rows=bronze[name],
+        )
+        for name, counts in traffic.counts.items()
+    }
+
+
+def accounts(sums: Mapping[str, Sums]) -> tuple[Table, bool]:
+    """For each topic: published = in the tables + dead letters + duplicates + too late."""
     grid = Table(title="Every record is accounted for", title_justify="left")
-    for title in ("topic", "published", "in the table", "dead letters", "duplicates", "too late"):
+    for title in ("topic", "published", "in the tables", "dead letters", "duplicates", "too late"):
         grid.add_column(title, justify="left" if title == "topic" else "right")
-    well = True
-    for name, counts in traffic.counts.items():
-        cells = [counts.published, tables[name], letters[name], counts.duplicates, counts.too_late]
+    for name, one in sums.items():
+        cells = [one.published, one.in_the_tables, one.dead_letters, one.duplicates, one.too_late]
         grid.add_row(name, *[f"{cell:,}" for cell in cells])
-        well &= cells[0] == sum(cells[1:])
-        # And the mark that closes the hour.
-        well &= records_in(bronze, name) == counts.published + 1
-    return grid, well
+    return grid, all(one.add_up for one in sums.values())
 
 
 def revenue(traffic: Any, warehouse: str) -> tuple[Table, bool]:
@@ -177,8 +220,8 @@ def funnel(warehouse: str) -> Table:
 # --------------------------------------------------------------------------------------- the run
 
 
-def run(home: str, url: str | None, visits: int, seed: int) -> bool:
-    """All of it; whether everything agreed."""
+def run(home: str, url: str | None, visits: int, seed: int, facts: str | None) -> bool:
+    """All of it, its numbers into the file ``facts``; whether everything agreed."""
     os.environ |= {"SHOP_HOME": home, "SHOP_URL": url or ""}
     shop = load_pipeline(str(HERE / "shop.py"))
     sys.path.insert(0, str(HERE))
@@ -191,6 +234,7 @@ def run(home: str, url: str | None, visits: int, seed: int) -> bool:
     spark = spark_session("shop", master="local[2]", config=QUICK, tell=say)
     say(f"{len(shop.all_outputs())} streaming queries start ...")
     running = shop.start(spark)
+    waiting: list[int] = []
     try:
         for what, slices in {
             "half an hour of traffic": traffic.first_half(),
@@ -200,7 +244,7 @@ def run(home: str, url: str | None, visits: int, seed: int) -> bool:
         }.items():
             count = asyncio.run(publish(shop.url, slices))
             say(f"Producers: {what}, {count:,} records")
-            settle(running, what)
+            settle(running, what, waiting)
     finally:
         running.stop()
     blocked = asyncio.run(block_cards(shop.url, ALERTS))
@@ -209,18 +253,25 @@ def run(home: str, url: str | None, visits: int, seed: int) -> bool:
         one.topic.removesuffix(".dead-letters"): one.records for one in report_of(shop).dead_letters
     }
     spark.stop()
-    return show(traffic, shop.folder, letters, alerts=blocked == {STOLEN_CARD: ALERTS})
+    records = asyncio.run(records_of(shop.url, [*traffic.counts, "fraud"]))
+    sums = sums_of(traffic, shop.folder, letters, records)
+    if facts:
+        numbers = {name: asdict(one) for name, one in sums.items()}
+        alerts = {"published": records["fraud"], "handled": sum(blocked.values())}
+        everything = {"topics": numbers, "alerts": alerts, "waiting": waiting}
+        Path(facts).write_text(json.dumps(everything), encoding="utf-8")
+    return show(traffic, shop.folder, sums, alerts=blocked == {STOLEN_CARD: ALERTS})
 
 
-def show(traffic: Any, warehouse: str, letters: Mapping[str, int], *, alerts: bool) -> bool:
+def show(traffic: Any, warehouse: str, sums: Mapping[str, Sums], *, alerts: bool) -> bool:
     """The tables, and one line that says whether they are right."""
-    sums, summed = accounts(traffic, warehouse, letters)
+    counted, agree = accounts(sums)
     money, paid = revenue(traffic, warehouse)
-    for grid in (sums, money, funnel(warehouse)):
+    for grid in (counted, money, funnel(warehouse)):
         console.print(grid)
-    checks = {"the counts": summed, "the revenue": paid, "the alerts": alerts}
+    checks = {"the counts": agree, "the revenue": paid, "the alerts": alerts}
     wrong = [name for name, right in checks.items() if not right]
-    published = sum(counts.published for counts in traffic.counts.values())
+    published = sum(one.published for one in sums.values())
     console.print(
         f"{'FAIL' if wrong else 'PASS'}: {published:,} records published; "
         f"{', '.join(wrong or checks)} {'do not agree' if wrong else 'agree'}",
@@ -235,9 +286,17 @@ def main() -> int:
     parser.add_argument("--visits", type=int, default=VISITS, help="how many (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the traffic (%(default)s)")
     parser.add_argument("--url", help="of the topics: kafka://host:port; a log if nothing is said")
+    parser.add_argument("--keep", help="keep everything in this folder")
+    parser.add_argument("--facts", help="write the numbers into this file, as JSON")
     options = parser.parse_args()
+    rest = (options.url, options.visits, options.seed, options.facts)
+    if options.keep:
+        if Path(options.keep, "warehouse").exists():
+            parser.error(f"{options.keep} has a shop in it already: name another folder")
+        Path(options.keep).mkdir(parents=True, exist_ok=True)
+        return 0 if run(options.keep, *rest) else 1
     with tempfile.TemporaryDirectory(prefix="penstock-shop-") as home:
-        return 0 if run(home, options.url, options.visits, options.seed) else 1
+        return 0 if run(home, *rest) else 1
 
 
 if __name__ == "__main__":

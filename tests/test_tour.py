@@ -1,0 +1,187 @@
+"""The tour runs to its end, and its summary notices every number that does not add up."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+pytest.importorskip("rich", reason="the tour needs: pip install 'penstock[cli]'")
+from examples.tour import __main__ as tour
+from examples.tour.chart import BLOCKS, Curve, blocks, peaks, svg
+from examples.tour.sums import Books, of_the_kills, of_the_pipeline, of_the_rush_hour
+
+ROOT = Path(__file__).parent.parent
+TOPIC = {"published": 90, "in_the_tables": 70, "dead_letters": 9, "duplicates": 6, "too_late": 5}
+FACTS = {
+    "crash_demo": {
+        "published": 600, "found": 600, "wrong": 0, "committed": 200, "read_after_the_kill": 400,
+    },
+    "rush_hour": {
+        "orders": 300, "published": 300, "paid": 297, "dead_letters": 3,
+        "pressure": [0.1, 0.9, 0.2], "waiting": [1, 90, 0], "killed_at": 2,
+    },
+    "shop_pipeline": {
+        "topics": {name: TOPIC | {"records": 91, "rows": 91} for name in ("orders", "clicks")},
+        "alerts": {"published": 8, "handled": 8},
+        "waiting": [180, 60, 0],
+    },
+}  # fmt: skip
+NO_COUNTS = {"pressure", "waiting", "killed_at"}
+
+
+def books_of(facts) -> Books:
+    kills, rush, shop = (facts[name] for name in ("crash_demo", "rush_hour", "shop_pipeline"))
+    return of_the_kills(kills) + of_the_rush_hour(rush) + of_the_pipeline(shop)
+
+
+def places(facts, path=()):
+    """The way to every number that is a count."""
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            yield from places(value, (*path, name))
+        elif name not in NO_COUNTS:
+            yield (*path, name)
+
+
+def changed(path, by):
+    facts = copy.deepcopy(FACTS)
+    inside = facts
+    for name in path[:-1]:
+        inside = inside[name]
+    inside[path[-1]] += by
+    return facts
+
+
+# --------------------------------------------------------------------------------------- the sums
+
+
+def test_what_adds_up_is_right():
+    books = books_of(FACTS)
+    assert books.wrong == []
+    total = books.total
+    assert (total.published, total.handled, total.dead_letters) == (1_088, 1_045, 21)
+    assert total.set_aside == 22
+
+
+@pytest.mark.parametrize("by", [-1, 1])
+@pytest.mark.parametrize("path", list(places(FACTS)), ids=".".join)
+def test_a_count_that_is_one_off_is_noticed(path, by):
+    assert books_of(changed(path, by)).wrong
+
+
+def test_two_parts_whose_errors_cancel_out_are_both_wrong():
+    facts = changed(("rush_hour", "paid"), -1)
+    facts["crash_demo"]["committed"] += 1
+    books = books_of(facts)
+    assert books.total.adds_up
+    assert books.wrong == ["kills", "rush hour"]
+
+
+# ------------------------------------------------------------------------------------ the programs
+
+
+def runs_with(monkeypatch, facts, failed=()):
+    monkeypatch.setattr(
+        tour, "run", lambda part, folder, words: (facts.get(part.name), part.name not in failed)
+    )
+
+
+def test_the_summary_says_that_it_is_right(monkeypatch, tmp_path, capsys):
+    runs_with(monkeypatch, FACTS)
+    assert tour.main(["--folder", str(tmp_path / "tour"), "--no-dashboard"]) == 0
+    shown = capsys.readouterr().out
+    assert "PASS: 1,088 published = 1,045 handled + 21 dead letters + 22 set aside" in shown
+    assert "rows of the table = records of clicks: 91 = 91" in shown
+    assert "Part 3 of 3" in shown
+
+
+def test_a_sum_that_is_broken_on_purpose_fails_the_tour(monkeypatch, tmp_path, capsys):
+    runs_with(monkeypatch, changed(("shop_pipeline", "topics", "clicks", "rows"), -1))
+    assert tour.main(["--folder", str(tmp_path / "tour"), "--no-dashboard"]) == 1
+    shown = capsys.readouterr().out
+    assert "rows of the table = records of clicks: 90 IS NOT 91" in shown
+    assert "FAIL: " in shown
+
+
+@pytest.mark.parametrize("facts", [FACTS, {**FACTS, "rush_hour": None}], ids=["told", "silent"])
+def test_a_part_that_fails_fails_the_tour_and_the_others_run(monkeypatch, tmp_path, capsys, facts):
+    runs_with(monkeypatch, facts, failed={"rush_hour"})
+    assert tour.main(["--folder", str(tmp_path / "tour"), "--no-dashboard"]) == 1
+    assert "wrong: rush_hour failed" in capsys.readouterr().out
+
+
+def test_without_nicegui_the_tour_says_so(monkeypatch, tmp_path, capsys):
+    runs_with(monkeypatch, FACTS)
+    monkeypatch.setattr(tour, "is_installed", lambda: False)
+    assert tour.main(["--folder", str(tmp_path / "tour"), "--fast"]) == 0
+    shown = capsys.readouterr().out
+    assert "No dashboard was served: it needs pip install 'penstock[dashboard]'" in shown
+    assert "The part with Spark is left out" in shown
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path, capsys):
+    (tmp_path / "letters").touch()
+    with pytest.raises(SystemExit):
+        tour.main(["--folder", str(tmp_path)])
+    assert "is not of a tour" in capsys.readouterr().err
+    assert (tmp_path / "letters").exists()
+
+
+@pytest.mark.timeout(480)
+def test_the_tour_without_spark_ends_well(tmp_path):
+    folder = tmp_path / "tour"
+    finished = subprocess.run(
+        [sys.executable, "-m", "examples.tour", "--fast", "--folder", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "PENSTOCK_EXAMPLE_FAST": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=470,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout[-4000:]
+    counted = json.loads((folder / "rush_hour.json").read_text())
+    assert counted["paid"] + counted["dead_letters"] == 3_000
+    assert "PASS: 9,000 published = 8,997 handled + 3 dead letters" in finished.stdout
+    ET.fromstring((folder / "chart.svg").read_text())
+    if tour.is_installed():
+        assert "The dashboard was at http://127.0.0.1:" in finished.stdout
+        assert "Traceback" not in (folder / "dashboard.txt").read_text()
+
+
+# --------------------------------------------------------------------------------------- the chart
+
+
+def test_a_curve_becomes_blocks_with_its_kill():
+    line = blocks(Curve("waiting", [0, 8, 4, 0], "orders", kill=2))
+    assert line == f"{BLOCKS[0]}{BLOCKS[8]}|{BLOCKS[4]}{BLOCKS[0]}"
+
+
+def test_a_long_curve_keeps_its_peaks():
+    values = [0.0] * 5_000
+    values[3_333] = 7.0
+    assert len(peaks(values, 56)) <= 56
+    assert max(peaks(values, 56)) == 7.0
+
+
+def test_the_picture_has_a_panel_for_each_curve():
+    picture = ET.fromstring(
+        svg([Curve("a & b", [1, 2], "records", kill=1), Curve("c", [0, 0], "x")])
+    )
+    assert len(picture.findall("{*}polyline")) == 2
+    assert "a & b: at most 2 records" in [one.text for one in picture.findall("{*}text")]
+
+
+@pytest.mark.parametrize(("words", "wanted"), [((), "tour  --kills 8"), (("FAST=1",), "--fast")])
+def test_make_demo_is_the_tour(words, wanted):
+    command = ["make", "--dry-run", "demo", "ARGS=--kills 8", *words]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "-m examples.tour" in told
+    assert wanted in told
