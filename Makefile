@@ -15,16 +15,8 @@ help: ## Show this list
 	@echo
 	@echo "  make test ARGS='-k recovery -x' passes arguments on. make PYTHON=python3.13 chooses Python."
 
-demo: environment ## The tour: kills, failing handlers, pressure, then Spark to tables (FAST=1 leaves Spark out)
-	@echo "Part one: a writer is killed, and nothing acknowledged is lost."
-	@$(RUN)/python examples/crash_demo/main.py $(ARGS)
-	@echo
-	@echo "Part two: a rush hour: a slow bank, orders that cannot be paid, pressure, a kill in the middle."
-	@$(RUN)/python examples/rush_hour/main.py
-	@echo
-	@if [ -n "$(FAST)" ]; then echo "Part three, topics through Spark to tables, is left out: FAST is set."; else \
-	    echo "Part three: producers, the log, a Spark pipeline, Delta tables and a topic of results."; \
-	    $(RUN)/python examples/shop_pipeline/main.py; fi
+demo: environment ## The tour, under three minutes: kills, failing handlers, pressure, Spark to tables, a summary (FAST=1: no Spark)
+	@$(RUN)/python -m examples.tour $(if $(FAST),--fast) $(ARGS)
 
 # One process more than there are cores, as many tests wait for servers; four at most.
 JOBS ?= $(shell cores=$$(nproc); echo $$(( cores < 4 ? cores + 1 : 4 )))
