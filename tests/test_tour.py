@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
 pytest.importorskip("rich", reason="the tour needs: pip install 'penstock[cli]'")
 from examples.tour import __main__ as tour
+from examples.tour.board import is_installed
 from examples.tour.chart import BLOCKS, Curve, blocks, peaks, svg
 from examples.tour.sums import Books, of_the_kills, of_the_pipeline, of_the_rush_hour
 
@@ -49,7 +51,7 @@ def places(facts, path=()):
 
 
 def changed(path, by):
-    facts = copy.deepcopy(FACTS)
+    facts: Any = copy.deepcopy(FACTS)
     inside = facts
     for name in path[:-1]:
         inside = inside[name]
@@ -151,7 +153,7 @@ def test_the_tour_without_spark_ends_well(tmp_path):
     assert counted["paid"] + counted["dead_letters"] == 3_000
     assert "PASS: 9,000 published = 8,997 handled + 3 dead letters" in finished.stdout
     ET.fromstring((folder / "chart.svg").read_text())
-    if tour.is_installed():
+    if is_installed():
         assert "The dashboard was at http://127.0.0.1:" in finished.stdout
         assert "Traceback" not in (folder / "dashboard.txt").read_text()
 
