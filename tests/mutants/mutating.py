@@ -80,7 +80,7 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
     """What runs when the function is called, but for what is left alone."""
     inside = node.body if isinstance(node, _FUNCTIONS) else ast.iter_child_nodes(node)
     for child in inside:
-        if isinstance(child, ast.Assert | ast.JoinedStr | ast.arguments):
+        if isinstance(child, ast.Assert | ast.JoinedStr | ast.arguments) or _is_strict(child):
             continue
         yield child
         if isinstance(child, ast.Raise) or _is_log(child):
@@ -91,6 +91,11 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
                 yield from _walk(child.value)
             continue
         yield from _walk(child)
+
+
+def _is_strict(node: ast.AST) -> bool:
+    """``zip(..., strict=True)`` states an assumption."""
+    return isinstance(node, ast.keyword) and node.arg == "strict"
 
 
 def _is_log(node: ast.AST) -> bool:

@@ -3,26 +3,20 @@
 ``python -m tests.mutants.mutation --mutants 200 --seed 1`` tries as many, chosen by the seed, and prints the
 rate and those that lived. It goes on where it was interrupted: what was tried is in ``build/mutants``.
 
-Which tests reach a line is measured first, with coverage. Then all tests are collected once, and each
-mutant has a forked process of its own, which runs the tests that reach its line, until one fails.
+Which tests reach a line is measured first, with coverage. Then ``trial.py`` runs for each mutant the tests that
+reach its line, until one fails. All of it is the Python: a mutant is not seen where a compiled twin runs.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
-import resource
-import select
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -33,9 +27,11 @@ import hypothesis.configuration
 import pytest
 
 from tests.mutants.bug import ROOT, SOURCE
+from tests.mutants.catching import SWITCH
 from tests.mutants.contexts import SECONDS
 from tests.mutants.equivalent import is_equivalent
-from tests.mutants.mutating import Mutant, MutatedModule, put_in
+from tests.mutants.mutating import Mutant, MutatedModule
+from tests.mutants.trial import Result, Trial
 
 FOLDER = ROOT / "build" / "mutants"
 PACKAGE = "penstock.log"
@@ -50,25 +46,13 @@ LEFT_OUT = (
 )
 """Files whose tests take long, or run what they test in processes that no mutant reaches."""
 OTHERS = ("transports/test_embedded.py", "transports/test_embedded_groups.py")
-SERVERS = {"postgres_dsn", "s3_url"}
 TEST_SECONDS_MAX = 20.0
 """Tests that take longer are not tried against mutants."""
 MUTANT_SECONDS_MAX = 60.0
 """How long the tests of one mutant may take by what was measured."""
-TEST_HANG_SECONDS = 20
-HANG_SECONDS = 150
-MEMORY_MAX = 16 << 30
+TEST_HANG_SECONDS = 30
 PROFILE = "mutants"
-
-KILLED, LIVED, NOT_REACHED = "killed", "lived", "not reached"
-
-
-class Result(NamedTuple):
-    """What became of a mutant."""
-
-    mutant: Mutant
-    outcome: str
-    seconds: float
+WORKERS = 2
 
 
 class Reach(NamedTuple):
@@ -121,7 +105,9 @@ def measure() -> None:
     command += [f"--data-file={FOLDER}/reach.coverage", "-m", "pytest", "-q", "-p", "no:xdist"]
     command += ["-p", "tests.mutants.contexts", "--timeout=600", *test_files()]
     place = {SECONDS: str(FOLDER / "reach.json"), "HYPOTHESIS_PROFILE": "quick"}
-    subprocess.run(command, cwd=ROOT, env=os.environ | place, stdout=sys.stderr, check=False)
+    subprocess.run(
+        command, cwd=ROOT, env=os.environ | place | {SWITCH: "0"}, stdout=sys.stderr, check=False
+    )
 
 
 def read_reach() -> Reach:
@@ -134,82 +120,12 @@ def read_reach() -> Reach:
     return Reach(by_module, json.loads((FOLDER / "reach.json").read_text()))
 
 
-class Trial:
-    """A plugin of pytest: instead of the tests, the mutants are run."""
-
-    def __init__(self, mutants: Sequence[Mutant], reach: Reach) -> None:
-        self._mutants = mutants
-        self._reach = reach
-        self._modules = modules()
-        self._failed = False
-        self.results: list[Result] = []
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Servers are not started for each mutant anew."""
-        items[:] = [one for one in items if not SERVERS & set(getattr(one, "fixturenames", ()))]
-
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Try each mutant."""
-        items = {item.nodeid: item for item in session.items}
-        for number, mutant in enumerate(self._mutants, 1):
-            tests = [items[one] for one in self._reach.of(mutant) if one in items]
-            result = self._try(mutant, tests)
-            self.results.append(result)
-            _keep(result)
-            print(
-                f"{number}/{len(self._mutants)} {_shown(result)}", file=sys.__stderr__, flush=True
-            )
-        return True
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """In the forked process."""
-        self._failed = self._failed or report.failed
-
-    def _try(self, mutant: Mutant, tests: Sequence[pytest.Item]) -> Result:
-        began = time.monotonic()
-        if not tests:
-            return Result(mutant, NOT_REACHED, 0.0)
-        child = os.fork()
-        if child == 0:
-            self._run_in_child(mutant, tests)
-        code = _ended(child)
-        return Result(mutant, LIVED if code == 0 else KILLED, time.monotonic() - began)
-
-    def _run_in_child(self, mutant: Mutant, tests: Sequence[pytest.Item]) -> None:
-        code = 2
-        try:
-            os.setpgid(0, 0)
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, 1)
-            os.dup2(nowhere, 2)
-            living = importlib.import_module(mutant.module)
-            put_in(living, mutant, self._modules[mutant.module].code_of(mutant))
-            for item, following in zip(tests, [*tests[1:], None], strict=True):
-                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-                if self._failed:
-                    break
-            code = int(self._failed)
-        finally:
-            os._exit(code)
-
-
-def _ended(child: int) -> int:
-    """How the process ended. One that hangs is killed, and what it left behind too."""
-    handle = os.pidfd_open(child)
-    try:
-        select.select([handle], [], [], HANG_SECONDS)
-    finally:
-        os.close(handle)
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 def _keep(result: Result) -> None:
+    line = result.mutant._asdict() | result._asdict()
+    del line["mutant"]
     with (FOLDER / "results.jsonl").open("a") as file:
-        line = {**result.mutant._asdict(), "outcome": result.outcome, "seconds": result.seconds}
         file.write(json.dumps(line) + "\n")
+    print(_shown(result), file=sys.__stderr__, flush=True)
 
 
 def known_results() -> dict[str, Result]:
@@ -218,8 +134,8 @@ def known_results() -> dict[str, Result]:
     found = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         fields = json.loads(line)
-        outcome, seconds = fields.pop("outcome"), fields.pop("seconds")
-        result = Result(Mutant(**fields), outcome, seconds)
+        mutant = Mutant(**{name: fields.pop(name) for name in Mutant._fields})
+        result = Result(mutant, **fields)
         found[result.mutant.name] = result
     return found
 
@@ -230,10 +146,12 @@ def _shown(result: Result) -> str:
     return f"{result.outcome} {result.seconds:.1f} s: {place}: {mutant.change}"
 
 
-def chosen(count: int | None, seed: int) -> list[Mutant]:
-    """So many mutants, chosen by the seed; all without a count."""
+def chosen(count: int | None, seed: int, only: Sequence[str] = ()) -> list[Mutant]:
+    """So many mutants, chosen by the seed; all without a count. Those of some functions, if they are named."""
     every = [mutant for one in modules().values() for mutant in one.mutants()]
     wanted = [one for one in every if not is_equivalent(one, _text(one))]
+    if only:
+        wanted = [one for one in wanted if f"{one.module}.{one.function}".endswith(tuple(only))]
     return wanted if count is None else Random(seed).sample(wanted, min(count, len(wanted)))
 
 
@@ -247,20 +165,21 @@ def modules_path(module: str) -> Path:
     return SOURCE / f"{module.replace('.', '/')}.py"
 
 
-def run(count: int | None, seed: int, *, again: bool = False) -> list[Result]:
+def run(sample: Sequence[Mutant], *, again: bool, workers: int) -> list[Result]:
     """Try the mutants of a sample that were not tried yet; the results of all of it."""
-    sample = chosen(count, seed)
     before = known_results()
     left = [one for one in sample if one.name not in before]
     if again:
-        left += [one for one in sample if one.name in before and _lived(before[one.name])]
+        left += [one for one in sample if one.name in before and not before[one.name].noticed]
     if left:
-        _try_all(left)
+        _try_all(left, workers)
     after = known_results()
     return [after[one.name] for one in sample if one.name in after]
 
 
-def _try_all(mutants: Sequence[Mutant]) -> None:
+def _try_all(mutants: Sequence[Mutant], workers: int) -> None:
+    assert "penstock" not in sys.modules, "the switch of the compiled twin comes first"
+    os.environ[SWITCH] = "0"
     hypothesis.settings.register_profile(
         PROFILE,
         deadline=None,
@@ -271,33 +190,21 @@ def _try_all(mutants: Sequence[Mutant]) -> None:
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     os.environ["HYPOTHESIS_PROFILE"] = PROFILE
-    trial = Trial(mutants, read_reach())
+    trial = Trial(mutants, read_reach().of, modules(), _keep, workers)
     with tempfile.TemporaryDirectory() as home:
         hypothesis.configuration.set_hypothesis_home_dir(home)
-        options = [
-            "-q",
-            "-s",
-            "-p",
-            "no:xdist",
-            "-p",
-            "no:cacheprovider",
-            f"--basetemp={home}/tests",
-        ]
+        options = ["-q", "-s", "-p", "no:xdist", "-p", "no:cacheprovider"]
         options += [f"--timeout={TEST_HANG_SECONDS}", "-W", "ignore:Module already imported"]
         pytest.main([*options, *test_files()], plugins=[trial])
 
 
-def _lived(result: Result) -> bool:
-    return result.outcome != KILLED
-
-
-def report(results: Sequence[Result]) -> Iterator[str]:
+def report(results: Sequence[Result], seed: int) -> Iterator[str]:
     """The rate, and those that lived."""
     counts = Counter(one.outcome for one in results)
-    rate = counts[KILLED] / max(1, len(results))
-    yield f"{len(results)} mutants: {dict(counts)}; {rate:.1%} killed"
+    rate = sum(one.noticed for one in results) / max(1, len(results))
+    yield f"{len(results)} mutants, seed {seed}: {dict(counts)}; {rate:.1%} noticed"
     for one in results:
-        if _lived(one):
+        if not one.noticed:
             yield f"{_shown(one)}: {_text(one.mutant)}"
 
 
@@ -306,20 +213,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mutants", type=int, default=None, help="how many; all without it")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="*", default=(), help="functions, such as index.Index.find")
     parser.add_argument("--again", action="store_true", help="also those that lived before")
     parser.add_argument("--measure", action="store_true", help="find anew which test reaches what")
     parser.add_argument("--anew", action="store_true", help="forget what was tried before")
+    parser.add_argument("--workers", type=int, default=WORKERS, help="how many at a time")
     parser.add_argument("--json", action="store_true", help="the figures as the last line")
     arguments = parser.parse_args()
     if arguments.anew:
         (FOLDER / "results.jsonl").unlink(missing_ok=True)
     if arguments.measure:
         measure()
-    results = run(arguments.mutants, arguments.seed, again=arguments.again)
-    for line in report(results):
+    sample = chosen(arguments.mutants, arguments.seed, arguments.only)
+    results = run(sample, again=arguments.again, workers=arguments.workers)
+    for line in report(results, arguments.seed):
         print(line)
     if arguments.json:
-        killed = sum(not _lived(one) for one in results)
+        killed = sum(one.noticed for one in results)
         print(json.dumps({"mutants": len(results), "killed": killed}))
     return 0
 

@@ -50,6 +50,7 @@ def test_bugs_are_caught(request, scored):
 
 
 @pytest.mark.torture
+@pytest.mark.timeout(FULL_SECONDS_MAX)
 def test_every_bug_is_caught(scored):
     names = [bug.name for bug in BUGS]
     scored(16, tried=len(names), bad=missed_of(names, FULL_SECONDS_MAX))

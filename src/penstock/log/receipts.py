@@ -124,7 +124,6 @@ class Receipt:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        self._waiters.clear()
 
     async def _completion(self) -> None:
         if self.done:

@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from penstock.errors import TransactionPending
-from penstock.log.transaction_decision import Decision, EntryNote, OffsetMove
+from penstock.log.transaction_decision import Decision, OffsetMove
 from penstock.log.transaction_roll import Displaced, RunAll
 from penstock.log.transaction_staging import Drafted, ShareBuilder, StagedRecords, Target, note
 from penstock.system import Buffer
@@ -64,11 +64,8 @@ class Work:
     def _add_staged(self, source: int, one: StagedRecords) -> None:
         for share in one.shares:
             target = Target(share.topic, share.partition, share.topic_epoch)
-            self.shares.add(target, [_from(source, entry) for entry in share.entries])
-
-
-def _from(source: int, entry: EntryNote) -> EntryNote:
-    return entry if entry.source == source else replace(entry, source=source)
+            # Each file counts itself as the first one.
+            self.shares.add(target, [replace(entry, source=source) for entry in share.entries])
 
 
 class Task(Generic[_T]):
