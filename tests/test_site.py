@@ -1,6 +1,9 @@
 """The documentation site: every page is in it, its links lead somewhere, and it loads nothing from elsewhere."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +68,37 @@ def test_docstrings_become_markdown():
     assert as_markdown(text) == (
         "See `Queue.open` and `penstock.Record`:\n\n    code\n\n\n\n    more"
     )
+
+
+NAMED = [
+    "quickstart", "installation", "concepts/index", "format", "reliability", "design/README",
+    "how-to/fastapi", "how-to/testing", "how-to/postgresql", "how-to/kafka", "how-to/spark-cluster",
+    "how-to/durability", "how-to/capacity", "how-to/upgrading", "reference/index", "benchmarks/log",
+]  # fmt: skip
+VOCABULARY = [
+    "topic", "partition", "record", "offset", "segment", "group", "member", "checkpoint", "lag",
+    "attempt", "dead-letter", "pressure",
+]  # fmt: skip
+
+
+@pytest.mark.acceptance(154)
+@pytest.mark.parametrize("page", [*NAMED, *(f"concepts/{word}" for word in VOCABULARY)])
+def test_the_pages_that_readers_look_for_are_there(page):
+    assert f"{page}.md" in pages_in(CONFIG["nav"])
+    assert len((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").split()) > 50
+
+
+@pytest.mark.timeout(600)
+def test_the_site_builds_without_a_warning(tmp_path):
+    """What `make docs` does; --strict makes a failure of each warning."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(tmp_path / "site")]
+    built = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (built.returncode, built.stdout + built.stderr) == (0, "")
+    assert (tmp_path / "site" / "reference" / "penstock.html").exists()

@@ -41,7 +41,8 @@ SHAKY_EVERY, STOLEN_EVERY = 100, 1_000
 """Every hundredth call to the bank fails at first; every thousandth card was stolen."""
 SLOW_FROM, SLOW_TO = 0.25, 0.5
 """From the one part of all orders on the bank is slow, until the pressure is critical; to the other at most."""
-KILL_AT = 0.55
+KILL_AT, KILL_AT_LAST = 0.55, 0.75
+"""Between these parts of all orders the shop is killed: as soon as orders wait for the bank."""
 AGAIN = Retry(attempts=3, delay=0.01)
 MOSTLY_FAILING = BreakerOptions(failures=None, failure_rate=0.5)
 """A few failures among thousands of calls are no reason to leave the bank alone."""
@@ -211,8 +212,13 @@ def say(text: str = "", style: str = "") -> None:
     console.print(text, style=style, soft_wrap=True, markup=False)
 
 
-async def watch(folder: Path, kill_at: float | None) -> tuple[int, list[Moment]]:
-    """Run the shop, tell every change of the pressure; kill it when so many orders are paid."""
+def is_time_to_kill(now: Moment) -> bool:
+    enough = KILL_AT if now.waiting else KILL_AT_LAST
+    return now.paid >= enough * ORDERS
+
+
+async def watch(folder: Path, *, kill: bool) -> tuple[int, list[Moment]]:
+    """Run the shop, tell every change of the pressure; kill it in the middle."""
     process = await Shop.start(folder)
     level = "NORMAL"
     async for now in process.says():
@@ -221,9 +227,9 @@ async def watch(folder: Path, kill_at: float | None) -> tuple[int, list[Moment]]
             say(
                 f"  pressure {level:8} {now.full:4.0%} full: {now.waiting:,} orders wait for the bank"
             )
-        if kill_at is not None and now.paid >= kill_at * ORDERS:
+        if kill and is_time_to_kill(now):
             process.kill()
-            kill_at = None
+            kill = False
     return await process.wait(), process.moments
 
 
@@ -302,12 +308,12 @@ async def story(folder: Path, facts: str | None = None) -> bool:
         f"A shop takes {ORDERS:,} orders, {PUBLISHERS} at a time, each synced, and pays them at a bank."
     )
     say("The bank hangs up now and then, refuses stolen cards, and is slow for a while.")
-    killed, before = await watch(folder, KILL_AT)
+    killed, before = await watch(folder, kill=True)
     say(
         f"  SIGKILL after {before[-1].paid:,} paid orders, {before[-1].waiting:,} in the log and not paid."
     )
     say("  The shop starts again, from the log.")
-    ended, after = await watch(folder, None)
+    ended, after = await watch(folder, kill=False)
     result = await count(folder)
     if facts:
         note(facts, result, before, after)

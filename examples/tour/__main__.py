@@ -119,11 +119,11 @@ class Tour:
         if rush := self.facts.get(RUSH.name):
             share = [100 * one for one in rush["pressure"]]
             found += [
-                Curve("rush hour, pressure", share, "percent", rush["killed_at"]),
-                Curve("rush hour, waiting", rush["waiting"], "orders", rush["killed_at"]),
+                Curve("pressure in %", share, rush["killed_at"]),
+                Curve("orders waiting", rush["waiting"], rush["killed_at"]),
             ]
         if shop := self.facts.get(SHOP.name):
-            found.append(Curve("pipeline, waiting", shop["waiting"], "records, over all outputs"))
+            found.append(Curve("lag of Spark", shop["waiting"]))
         return found
 
 
@@ -169,10 +169,9 @@ def summary(tour: Tour, folder: Path) -> bool:
         say(f"  {one.text}: {one.left:,} {sign} {one.right:,}", "" if one.adds_up else "bold red")
     show_curves(tour.curves(), folder)
     wrong = [*books.wrong, *(f"{name} failed" for name in tour.failed)]
-    total = books.total
+    say(f"The tour took {tour.seconds:.0f} s.")
     say(
-        f"{'FAIL' if wrong else 'PASS'}: {total.published:,} published = {total.handled:,} handled + "
-        f"{total.dead_letters:,} dead letters + {total.set_aside:,} set aside, in {tour.seconds:.0f} s"
+        f"{'FAIL' if wrong else 'PASS'}: {books.total}"
         + (f"; wrong: {', '.join(wrong)}" if wrong else ""),
         "bold red" if wrong else "bold green",
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from html import escape
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
-WIDTH = 56
-"""Blocks of a line in the terminal."""
+WIDTH = 40
+"""Blocks of a line in the terminal, which has 80 columns."""
 POINTS_MAX = 400
 """Points of a curve in the picture: more cannot be seen."""
 PANEL_WIDTH, PANEL_HEIGHT, GAP, LEFT = 640, 90, 46, 30
@@ -16,11 +16,10 @@ PANEL_WIDTH, PANEL_HEIGHT, GAP, LEFT = 640, 90, 46, 30
 
 @dataclass(frozen=True)
 class Curve:
-    """A count over time."""
+    """A count over time. The name has the unit."""
 
     name: str
     values: Sequence[float]
-    unit: str
     kill: int | None = None
     """Where in the values a SIGKILL was."""
 
@@ -29,7 +28,7 @@ class Curve:
         return max(self.values, default=0)
 
     def at_most(self) -> str:
-        return f"at most {self.highest:,.0f} {self.unit}"
+        return f"at most {self.highest:,.0f}"
 
 
 def peaks(values: Sequence[float], count: int) -> list[float]:

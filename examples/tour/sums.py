@@ -30,6 +30,12 @@ class Account:
     def adds_up(self) -> bool:
         return self.published == self.handled + self.dead_letters + self.set_aside
 
+    def __str__(self) -> str:
+        return (
+            f"{self.published:,} published = {self.handled:,} handled + "
+            f"{self.dead_letters:,} dead letters + {self.set_aside:,} set aside"
+        )
+
 
 @dataclass(frozen=True)
 class Equal:
