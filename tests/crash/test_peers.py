@@ -1,0 +1,183 @@
+"""What others do on the rigs that Penstock is on: power cuts, flipped bits, a sync that fails.
+
+Nothing here is asserted of them, except that the rigs see what they are known to see. The figures go to the
+scoreboard, beside Penstock's.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.crash.peer_writer import NUMBER, PEERS
+from tests.crash.rigs import Disk, environment, need, seed_of
+from tests.scoreboard import amount
+
+NAMES = sorted(PEERS)
+PROGRAM = "tests.crash.peer_writer"
+READ_SECONDS = 60
+FLIP_NUMBERS = 1_500
+SYNC_NUMBERS = 40
+WORDS_MAX = 150
+
+
+def start(
+    name: str, folder: Path, *arguments: object, strace: tuple[str, ...] = ()
+) -> subprocess.Popen[bytes]:
+    """The peer's program, leader of a group, so that servers it started die with it."""
+    words = [sys.executable, "-m", PROGRAM, name, str(folder), *map(str, arguments)]
+    return subprocess.Popen(
+        [*strace, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment(),
+        start_new_session=True,
+    )
+
+
+def numbers_in(data: bytes) -> list[int]:
+    whole = len(data) - len(data) % NUMBER.size
+    return [number for (number,) in NUMBER.iter_unpack(data[:whole])]
+
+
+def end(process: subprocess.Popen[bytes]) -> list[int]:
+    """Kill all of it; what it had said."""
+    os.killpg(process.pid, signal.SIGKILL)
+    said, _ = process.communicate(timeout=READ_SECONDS)
+    return numbers_in(said)
+
+
+def read(name: str, folder: Path) -> list[int] | None:
+    """What is there; None if it does not open, or says that something is wrong."""
+    process = start(name, folder, "read")
+    try:
+        said, _ = process.communicate(timeout=READ_SECONDS)
+    except subprocess.TimeoutExpired:
+        end(process)
+        return None
+    return numbers_in(said) if process.returncode == 0 else None
+
+
+def cut(disk: Disk, name: str, folder: Path, words: int) -> tuple[int, int]:
+    """A power cut after so many words: how many numbers were acknowledged, and how many are gone."""
+    process = start(name, folder, "write")
+    assert process.stdout is not None
+    said = process.stdout.read(words * NUMBER.size)
+    disk.cut()
+    acknowledged = {number for number in [*numbers_in(said), *end(process)] if number > 0}
+    disk.power_on()
+    return len(acknowledged), len(acknowledged - set(read(name, folder) or ()))
+
+
+def cut_often(name: str, folder: Path, seed: int, cuts: int) -> Counter[str]:
+    chance = random.Random(seed)
+    sum_of: Counter[str] = Counter()
+    with Disk(folder) as disk:
+        for number in range(cuts):
+            place = disk.root / f"{number}"
+            place.mkdir()
+            os.sync()
+            acknowledged, lost = cut(disk, name, place, chance.randint(1, WORDS_MAX))
+            sum_of.update(acknowledged=acknowledged, lost=lost)
+            shutil.rmtree(place, ignore_errors=True)
+    return sum_of
+
+
+def test_the_rig_tells_who_syncs_from_who_does_not(request, folder):
+    assert cut_often("a file, flushed", folder, seed_of(request), 1)["lost"] > 0
+    synced = cut_often("SQLite WAL (FULL)", folder, seed_of(request), 2)
+    assert synced["acknowledged"] > 0
+    assert synced["lost"] == 0
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("name", NAMES)
+def test_power_cuts_of_others(request, folder, scored, name):
+    seed = seed_of(request)
+    found = cut_often(name, folder, seed, max(2, amount(3) // 100))
+    scored.peer(3, name, tried=found["acknowledged"], bad=found["lost"], seed=seed)
+
+
+def flip(folder: Path, chance: random.Random) -> None:
+    """One bit of all that is in the files."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
+    sizes = [path.stat().st_size for path in files]
+    [path] = chance.choices(files, sizes)
+    at = chance.randrange(path.stat().st_size)
+    with path.open("r+b") as file:
+        file.seek(at)
+        [byte] = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1 << chance.randrange(8)]))
+
+
+def verdict(there: list[int] | None) -> str:
+    if there is None:
+        return "told"
+    if any(number < 0 for number in there):
+        return "wrong"
+    return "harmless" if len(there) == FLIP_NUMBERS else "lost"
+
+
+def flip_often(name: str, folder: Path, seed: int, flips: int) -> Counter[str]:
+    whole, copy, chance = folder / "whole", folder / "copy", random.Random(seed)
+    whole.mkdir()
+    process = start(name, whole, "write", 1, FLIP_NUMBERS)
+    process.communicate(timeout=READ_SECONDS)
+    assert process.returncode == 0
+    found: Counter[str] = Counter()
+    for _ in range(flips):
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(whole, copy)
+        flip(copy, chance)
+        found[verdict(read(name, copy))] += 1
+    return found
+
+
+def test_the_rig_sees_a_value_that_changed(request, folder):
+    found = flip_often("a file, flushed", folder, seed_of(request), 4)
+    assert found["told"] == found["harmless"] == 0
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("name", NAMES)
+def test_flipped_bits_of_others(request, folder, scored, name):
+    seed, flips = seed_of(request), max(5, amount(3) // 15)
+    found = flip_often(name, folder, seed, flips)
+    scored.peer(6, name, tried=flips, bad=found["wrong"], seed=seed)
+    scored.peer(7, name, tried=flips, bad=found["lost"], seed=seed)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_failed_sync_of_others(folder, scored, name):
+    """One of its syncs fails, and it says so; what does it acknowledge from then on?"""
+    for number in range(9, 13):
+        numbers = write_with_failing_sync(name, folder / f"{number}", number)
+        refused = next((at for at, one in enumerate(numbers) if one < 0), None)
+        if refused is not None:
+            after = sum(one > 0 for one in numbers[refused:])
+            scored.peer(9, name, tried=SYNC_NUMBERS - refused, bad=after)
+            return
+
+
+def write_with_failing_sync(name: str, folder: Path, number: int) -> list[int]:
+    folder.mkdir()
+    calls = "fsync,fdatasync,msync"
+    faults = ("-e", f"trace={calls}", "-e", f"inject={calls}:error=EIO:when={number}")
+    strace = (need("strace", "strace"), "-f", "-qq", "-o", "/dev/null", *faults)
+    process = start(name, folder, "write", 1, SYNC_NUMBERS, strace=strace)
+    try:
+        said, _ = process.communicate(timeout=READ_SECONDS)
+    except subprocess.TimeoutExpired:
+        return end(process)
+    return numbers_in(said)
