@@ -68,7 +68,6 @@ def found(report):
 
 
 @pytest.mark.acceptance(127)
-@pytest.mark.timeout(180)
 def test_every_workload_of_the_bus_runs_and_every_target_is_judged(report):
     assert report.failures == {}
     assert {result.workload for result in report.results} == {one.name for one in BUS.workloads}
@@ -76,7 +75,6 @@ def test_every_workload_of_the_bus_runs_and_every_target_is_judged(report):
     assert {one.title for one in report.profiles} == set(BUS.profiled)
 
 
-@pytest.mark.timeout(180)
 def test_every_peer_is_measured_in_the_same_run(report):
     contenders = {result.contender.partition("-")[0] for result in report.results}
     assert contenders >= {"resilient", "plain", "queue", "hand", "bubus", "pyee", "blinker"}
@@ -91,7 +89,6 @@ def test_names_of_cases_are_unique_and_targets_name_cases():
     assert set(BUS.profiled) <= set(names)
 
 
-@pytest.mark.timeout(180)
 def test_long_runs_are_measured_once_and_the_others_in_every_round(report):
     rounds = {len(result.samples) for result in report.results if result.workload == "events"}
     assert rounds == {TINY.rounds}
@@ -136,7 +133,6 @@ def test_a_missed_target_fails_a_run_that_is_to_be_checked(tmp_path, tiny, monke
     assert program.main([*chosen, "--dir", str(tmp_path), "--check"]) == code
 
 
-@pytest.mark.timeout(180)
 def test_a_limit_is_met_from_below_and_may_be_about_a_note(report):
     results = report.results
     met, missed = judge(
@@ -192,7 +188,6 @@ def check_figures(report):
 
 
 @pytest.mark.acceptance(128, 129, 130, 131)
-@pytest.mark.timeout(180)
 def test_a_run_tells_percentiles_slope_fit_and_books(report):
     check_figures(report)
 

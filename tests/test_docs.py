@@ -71,7 +71,6 @@ def name_of(page: Path) -> str:
 WITH_CODE = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
 def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
     blocks = blocks_of(page.read_text(encoding="utf-8"))
@@ -86,7 +85,6 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
     run_blocks(runnable, str(page), main.__dict__)
 
 
-@pytest.mark.timeout(120)
 def test_the_examples_for_postgresql_run(tmp_path, monkeypatch):
     page = ROOT / "docs" / "how-to" / "postgresql.md"
     blocks = blocks_of(page.read_text(encoding="utf-8"))

@@ -35,7 +35,6 @@ def python(*arguments, **environment):
     )  # fmt: skip
 
 
-@pytest.mark.timeout(300)
 def test_the_same_tests_pass_without_the_twin():
     """The whole suite runs with it, where it was built."""
     done = python(

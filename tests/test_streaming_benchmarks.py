@@ -1,7 +1,5 @@
 """The benchmark of streaming runs, and tells all that is asked. Nothing here asserts a speed."""
 
-import pytest
-
 from benchmarks import __main__ as program
 from benchmarks.model import SCALES, Scale
 from benchmarks.results import decode
@@ -23,7 +21,6 @@ TINY = Scale(
 )
 
 
-@pytest.mark.timeout(180)
 def test_every_workload_of_streaming_runs_and_every_target_is_judged(tmp_path, monkeypatch):
     monkeypatch.setitem(SCALES, "quick", TINY)
     file = tmp_path / "streaming.json"

@@ -12,8 +12,6 @@ from tests.cli.terminal import Terminal
 from tests.transports.servers.nats import nats_server
 from tests.transports.servers.redis import redis_server
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module", params=["nats", "redis"])
 def url(request) -> Iterator[str]:

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cli.md"
 BEGIN = "<!-- options: python -m tests.cli.test_cli_page writes them -->"
@@ -52,7 +50,6 @@ def fits(shown: str, found: str) -> bool:
     return re.fullmatch(pattern, found) is not None
 
 
-@pytest.mark.timeout(120)
 def test_the_examples_of_the_page(tmp_path):
     count = 0
     for example in examples():

@@ -16,10 +16,9 @@ pytest.importorskip("pyspark", reason="Spark needs: pip install 'penstock[spark]
 
 from penstock.cli import main
 from penstock.spark import PipelineService, load_pipeline
+from tests.java import quick_spark
 from tests.spark.shop_world import order
 from tests.spark.spark_world import LogWorld
-
-pytestmark = pytest.mark.timeout(300)
 
 DECLARATION = """
 from datetime import datetime
@@ -181,7 +180,7 @@ def test_a_pipeline_runs_until_it_is_asked_to_end(log, file) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "JDK_JAVA_OPTIONS": quick_spark()},
     )
     assert process.stdout is not None
     seen = []

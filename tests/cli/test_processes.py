@@ -14,8 +14,6 @@ import pytest
 
 from tests.cli.terminal import Terminal, command
 
-pytestmark = pytest.mark.timeout(240)
-
 WRITER = """
 import asyncio, sys
 from penstock import WalMessageQueue

@@ -110,7 +110,6 @@ def torment(
     print(f"{request.node.name}: {tried.count} states, {acknowledged} promises")
 
 
-@pytest.mark.timeout(180)
 def test_what_was_promised_is_there_in_every_block_state(request, folder, scored):
     torment(folder, request, scored, short_amount(4), each=25)
 

@@ -111,7 +111,6 @@ def kill(request, scored, folder, kills):
 
 
 @pytest.mark.acceptance(152)
-@pytest.mark.timeout(120)
 def test_killed_publishers_lose_no_confirmed_event(request, scored, folder):
     kill(request, scored, folder, 20)
 

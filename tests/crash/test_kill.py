@@ -152,7 +152,6 @@ def test_killed_writers_lose_nothing_that_was_acknowledged(
 
 
 @pytest.mark.acceptance(11, 17, 46)
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_crowd_of_killed_writers_loses_nothing(nursery, request, scored, folder, policy):
     kill(nursery, request, scored, folder, policy, 8, 144, KillingCrowd)

@@ -159,7 +159,6 @@ def cut(
 
 
 @pytest.mark.acceptance(11, 53, 54, 55)
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
 def test_a_power_cut_takes_no_more_than_the_policy_says(nursery, request, scored, folder, kind):
     cut(nursery, request, scored, folder, kind, short_amount(3) // 2)
@@ -228,7 +227,6 @@ def measure_windows(
     scored(20, tried=len(windows), bad=over, seed=seed, **measured)
 
 
-@pytest.mark.timeout(180)
 def test_the_window_of_loss_of_each_policy_is_the_stated_one(nursery, request, scored, folder):
     measure_windows(nursery, request, scored, folder, 8)
 

@@ -94,7 +94,6 @@ class Killing(KillRig):
 
 
 @pytest.mark.acceptance(141)
-@pytest.mark.timeout(120)
 def test_killed_schedulers_lose_no_event_and_fire_none_twice(request, folder):
     Killing(folder, seed_of(request)).run(25)
 

@@ -20,7 +20,6 @@ from penstock.transports import Transport, open_transport
 from tests.transports.servers.nats import nats_server
 from tests.transports.servers.redis import redis_server
 
-pytestmark = pytest.mark.timeout(120)
 RECORDS = 300
 SERVERS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "redis": redis_server,

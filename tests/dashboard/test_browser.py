@@ -6,7 +6,6 @@ import pytest
 
 from tests.dashboard.browsing import ROOT, chromium, dashboard_of
 
-pytestmark = pytest.mark.timeout(180)
 SHOTS = ROOT / "build" / "screenshots"
 WIDE, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 PATIENCE_MS = 20_000

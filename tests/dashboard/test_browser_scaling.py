@@ -5,7 +5,6 @@ import pytest
 from tests.dashboard.browsing import chromium, dashboard_of
 
 pytest.importorskip("pyspark", reason="the figures of a pipeline need pyspark")
-pytestmark = pytest.mark.timeout(180)
 PATIENCE_MS = 40_000
 
 

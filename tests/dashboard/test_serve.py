@@ -14,7 +14,6 @@ from penstock.errors import InvalidOption
 PROGRAM = "import sys; from penstock.dashboard import serve; serve(sys.argv[1], port=0)"
 
 
-@pytest.mark.timeout(120)
 async def test_a_live_log_is_served_until_it_is_told_to_stop(tmp_path):
     async with WalMessageQueue(tmp_path) as queue:
         await queue.publish("orders", b"one")

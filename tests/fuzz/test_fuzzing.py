@@ -60,7 +60,6 @@ def fuzz(folder: Path, target: str, seconds: float, seed: int) -> Fuzzed:
     return Fuzzed(int(runs[1]), int(peak[1]) - float(started[1]), crash)
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("target", TARGETS)
 def test_fuzz_a_little(target, tmp_path, scored, request):
     check(fuzz(tmp_path, target, SHORT_SECONDS, seed := seed_of(request)), target, seed, scored)

@@ -417,7 +417,6 @@ def test_compaction_equals_a_dictionary(steps):
 
 
 @pytest.mark.acceptance(51)
-@pytest.mark.timeout(120)
 def test_compaction_beside_a_thread_that_appends_and_one_that_reads(tmp_path):
     """Offsets are stable and nothing is lost: the reader sees the newest of every key."""
     log = SmallLog(DirectoryStore(tmp_path))

@@ -145,7 +145,6 @@ def compound_faults(count: int, seed: int) -> tuple[int, int, str]:
     return tried, broken, first
 
 
-@pytest.mark.timeout(300)
 def test_faults_while_it_recovers(scored, request):
     seed = seed_of(request)
     tried, broken, first = compound_faults(short_amount(11), seed)

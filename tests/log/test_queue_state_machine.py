@@ -407,7 +407,6 @@ def run_machine(examples, steps):
 
 
 @pytest.mark.acceptance(17, 45, 46)
-@pytest.mark.timeout(180)
 def test_any_sequence_of_calls_and_crashes_equals_the_model():
     run_machine(100, 40)
 

@@ -105,7 +105,6 @@ STEPS = [pytest.param(11, id="some"), pytest.param(1, marks=pytest.mark.torture,
 
 
 @pytest.mark.acceptance(56)
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("base", [0, 6, 9])
 def test_a_flipped_byte_of_a_segment_costs_its_entry_and_nothing_else(base, step):
@@ -130,7 +129,6 @@ def test_a_flipped_byte_of_a_segment_costs_its_entry_and_nothing_else(base, step
 
 @pytest.mark.parametrize("key", [KEYS.head, OFFSETS, topic_key(TOPIC)])
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.timeout(180)
 def test_a_flipped_byte_of_a_small_file_costs_no_record(key, step):
     origin = filled()
     rows, sound, state = origin.stored(), origin.store.read(key), origin.state
@@ -467,7 +465,6 @@ def test_a_writer_that_is_open_goes_on_behind_the_repaired_end():
     assert verify(log.store).clean
 
 
-@pytest.mark.timeout(180)
 def test_a_power_cut_during_repair_is_finished_by_the_next():
     disk = SimulatedDisk()
     log = damaged(filled(on_disk(disk)))

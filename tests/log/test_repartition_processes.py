@@ -95,7 +95,6 @@ async def replayed(queue: WalMessageQueue) -> Counter[bytes]:
     return reader.counts
 
 
-@pytest.mark.timeout(120)
 async def test_nothing_is_lost_or_doubled_while_processes_publish_at_full_speed(tmp_path):
     reader = Reader()
     async with WalMessageQueue(tmp_path) as queue:
@@ -151,7 +150,6 @@ async def killed_again_and_again(path, rounds):
     assert [one for one in verify(path).problems if not one.harmless] == []
 
 
-@pytest.mark.timeout(120)
 async def test_a_process_that_repartitions_may_be_killed_at_any_moment(tmp_path):
     await killed_again_and_again(tmp_path, 3)
 

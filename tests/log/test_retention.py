@@ -383,7 +383,6 @@ class Model:
 
 
 @pytest.mark.acceptance(47, 51)
-@pytest.mark.timeout(180)
 @given(st.lists(STEPS, min_size=3, max_size=25), st.booleans())
 def test_any_sequence_of_upkeep_equals_a_model(steps, acknowledged):
     clock = VirtualClock()

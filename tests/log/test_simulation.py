@@ -69,7 +69,6 @@ def simulate(request: pytest.FixtureRequest, scored: Scores, states: int, first:
     print(f"{request.node.name}: {tried.count} states, {opened} disks, {used:.1f} s")
 
 
-@pytest.mark.timeout(180)
 def test_a_great_many_power_cuts_take_nothing_that_was_promised(request, scored):
     simulate(request, scored, short_amount(5))
 

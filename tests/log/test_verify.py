@@ -314,7 +314,6 @@ def test_verify_beside_a_writer_that_is_not_closed():
     assert verify(log.store).clean
 
 
-@pytest.mark.timeout(120)
 def test_verify_beside_writers_and_upkeep_finds_nothing(tmp_path):
     """It takes no lock, and what moves under its eyes is not taken for damage."""
     log = SmallLog(DirectoryStore(tmp_path / "log"), DirectoryStore(tmp_path / "tier"))

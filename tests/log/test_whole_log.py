@@ -171,7 +171,6 @@ def tell_flips(scored: Scores, tally: Tally) -> None:
 
 
 @pytest.mark.acceptance(56)
-@pytest.mark.timeout(240)
 def test_a_flipped_bit_of_any_file_is_told_or_harmless(scored):
     """A bit of every seventeenth byte here; the tests of flips take every bit of the files of records."""
     tally = flipped(every=17)
@@ -244,7 +243,6 @@ def some(cases: Iterable[Case], every: int) -> Iterator[Case]:
 
 
 @pytest.mark.acceptance(56)
-@pytest.mark.timeout(240)
 def test_damage_to_any_file_is_told_or_harmless(scored):
     tally = damaged(some(damages(step=61), every=7))
     tally.check()

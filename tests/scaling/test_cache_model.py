@@ -13,8 +13,6 @@ from penstock.testing import VirtualClock
 from tests.scaling.cache_models import CacheModel
 from tests.scaling.cache_world import FailingStore, inline
 
-pytestmark = pytest.mark.timeout(240)
-
 KEYS = st.sampled_from([f"k{number}" for number in range(9)])
 VALUES = st.binary(max_size=12)
 ENTRIES = st.integers(1, 5)

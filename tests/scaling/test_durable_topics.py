@@ -178,7 +178,6 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
 
 
-@pytest.mark.timeout(120)
 async def test_consumers_resume_after_a_kill_and_lose_nothing(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

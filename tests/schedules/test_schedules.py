@@ -44,7 +44,6 @@ def test_the_shares_are_the_whole():
     assert sum(SHARES.values()) == pytest.approx(1)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("scenario", NAMED)
 def test_no_order_of_the_tasks_breaks_anything(request, scenario, scored):
     count = round(short_amount(15) * SHARES[scenario])
@@ -70,7 +69,6 @@ def cancel_at_steps(scenario: Any, seed: int, steps_max: int | None, scored: Sco
     scored(15, tried=len(steps), bad=0, seed=f"{seed} and every step")
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("scenario", NAMED)
 def test_a_task_may_be_cancelled_at_every_step(request, scenario, scored):
     """At every step of a bus, at some dozen of the log."""
@@ -86,7 +84,6 @@ def test_a_task_may_be_cancelled_at_really_every_step(request, scenario, part, s
     cancel_at_steps(scenario, (seed_of(request) & ~1) + 2 * part, None, scored)
 
 
-@pytest.mark.timeout(120)
 def test_a_lost_wake_up_is_found(monkeypatch):
     """A row in which one that was cancelled is waited for until it notices."""
     forget = Turns._forget
@@ -106,7 +103,6 @@ def test_a_lost_wake_up_is_found(monkeypatch):
         run_schedule(bus_scenarios.channel, failed.value.seed)
 
 
-@pytest.mark.timeout(120)
 def test_a_batch_that_is_put_back_and_forgotten_is_found(monkeypatch):
     """A partition that comes while an exactly-once loop waits would begin behind its first batch."""
     next_batch = ExactlyOnce._next_batch

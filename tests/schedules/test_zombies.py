@@ -68,7 +68,6 @@ def check_late(scenario: Any, seed: int, count: int, scored: Scores) -> None:
     scored(14, tried=tries.tried, bad=len(tries.accepted), seed=seed)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("scenario", NAMED)
 def test_who_was_replaced_commits_nothing(request, scenario, scored):
     count = round(short_amount(14) * SHARES[scenario])
@@ -172,7 +171,6 @@ async def check_processes(folder: Path, wanted: float, scored: Scores) -> None:
     scored(14, tried=tried, bad=len(accepted), seed=f"leases of {LEASE_SECONDS} s")
 
 
-@pytest.mark.timeout(120)
 async def test_processes_that_were_stopped_and_replaced_commit_nothing(folder, scored):
     """Real processes, SIGSTOP, and leases that run out meanwhile."""
     await check_processes(folder, short_amount(14) * ACROSS_PROCESSES, scored)

@@ -7,7 +7,6 @@ import pytest
 from tests.dashboard.browsing import chromium, dashboard_of
 from tests.security.corpus import MARKUP
 
-pytestmark = pytest.mark.timeout(240)
 PATIENCE_MS = 30_000
 SIGNS = """() => [
   ...[...document.querySelectorAll('img')].filter(one => one.getAttribute('src') === 'x').map(_ => 'an image'),

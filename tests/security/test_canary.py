@@ -21,7 +21,6 @@ from penstock.streaming import StreamingScalingManager
 from penstock.transports import shared_registry
 from tests.security.test_tls import EXTRAS
 
-pytestmark = pytest.mark.timeout(180)
 CANARY = "canary/zqjw:9c@x"
 """With what has a meaning in URLs, so that a mask that looks for the wrong part is found."""
 SAID = quote(CANARY, safe="")

@@ -25,7 +25,6 @@ from penstock.dashboard.site import _application
 from penstock.observe import Observer
 from tests.security.corpus import CONTROLS, LABEL, MARKUP, TEMPLATE
 
-pytestmark = pytest.mark.timeout(180)
 TOKEN = "canary-token-of-the-dashboard"
 METHODS = ("GET", "POST", "DELETE")
 HTML = {"accept": "text/html"}

@@ -128,7 +128,6 @@ async def test_a_link_that_leads_nowhere_makes_no_file_there(findings, tmp_path)
 # ------------------------------------------------------------------------------ special files
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device", "folder"])
 async def test_what_is_no_file_is_refused_and_never_waited_for(findings, tmp_path, kind):
     await fill(tmp_path / "log")

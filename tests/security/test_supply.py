@@ -65,7 +65,6 @@ def test_the_core_stays_small(findings):
     findings.check(not loaded, f"the core imports {loaded}")
 
 
-@pytest.mark.timeout(120)
 def test_there_is_a_list_of_what_it_is_made_of(findings, tmp_path):
     """As `make sbom` writes it; this needs no network."""
     recipe = (ROOT / "Makefile").read_text()

@@ -124,7 +124,6 @@ async def knock(name: str, port: int, authority: Path | None) -> str:
     return "opened"
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", TRANSPORTS)
 async def test_only_the_right_server_is_talked_to(findings, certificates, monkeypatch, name):
     scheme, _, _, greeting = TRANSPORTS[name]

@@ -14,7 +14,6 @@ from pyspark.errors import PySparkException
 from penstock.spark.tables import WarehouseTable
 from tests.spark.spark_world import LogWorld
 
-pytestmark = pytest.mark.timeout(300)
 DISK_MEBIBYTES = 8
 
 

@@ -18,8 +18,6 @@ from tests.spark.failing_sinks import (
     FailingTopic,
 )
 
-pytestmark = pytest.mark.timeout(300)
-
 
 class Copying:
     """A topic that is copied, by a sink that fails when it is told to."""

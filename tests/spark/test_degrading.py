@@ -20,8 +20,6 @@ from tests.spark.shop_world import OrderPlaced, order, shop_in
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def flags(levels: LagLevels, records: int) -> tuple[bool, bool]:
     directive = levels.directive(records)

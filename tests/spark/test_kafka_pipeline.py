@@ -32,7 +32,6 @@ from tests.spark.shop_world import OrderPlaced, order
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-pytestmark = pytest.mark.timeout(300)
 COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
 
 

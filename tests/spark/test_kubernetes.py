@@ -125,7 +125,6 @@ def kubernetes() -> Iterator[tuple[str, list[dict[str, Any]]]]:
         server.server_close()
 
 
-@pytest.mark.timeout(180)
 def test_spark_takes_the_line_and_asks_for_the_right_pod(
     kubernetes: tuple[str, list[dict[str, Any]]],
 ) -> None:

@@ -22,7 +22,6 @@ from penstock.spark.tables import WarehouseTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-pytestmark = pytest.mark.timeout(300)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 

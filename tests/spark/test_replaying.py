@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from penstock.spark.pipeline import Pipeline
 
-pytestmark = pytest.mark.timeout(300)
 LETTERS = "orders.dead-letters"
 
 

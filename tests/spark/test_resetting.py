@@ -15,8 +15,6 @@ from tests.spark.shop_world import OrderPlaced, order, shop_in
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def test_an_output_is_written_again_from_the_start(spark, log, tmp_path) -> None:
     shop = shop_in(log, tmp_path)

@@ -31,20 +31,17 @@ def test_a_pyspark_that_is_too_old_is_told(monkeypatch):
         spark_session()
 
 
-@pytest.mark.timeout(180)
 def test_there_is_one_spark_in_a_process(spark):
     assert spark_session(master="local[2]") is spark
     with pytest.raises(InvalidOption, match=r"a Spark session on local\[2\] runs in this process"):
         spark_session(master="local[1]")
 
 
-@pytest.mark.timeout(180)
 def test_the_session_has_the_settings(spark):
     for name, value in settings("local[2]").items():
         if name != JAVA_OPTIONS:
             assert spark.conf.get(name) == value, name
 
 
-@pytest.mark.timeout(180)
 def test_workers_use_this_python(spark):
     assert os.environ["PYSPARK_PYTHON"] == sys.executable

@@ -10,8 +10,6 @@ import pytest
 from penstock.log.lag import lag_of
 from penstock.spark import follow
 
-pytestmark = pytest.mark.timeout(240)
-
 
 def read(spark, log, **options):
     reader = spark.read.format("penstock").option("path", log.path)

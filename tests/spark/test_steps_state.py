@@ -23,7 +23,6 @@ from penstock.spark.steps import deduplicate, join, sessions, stateful, window
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-pytestmark = pytest.mark.timeout(300)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 RUN_SECONDS = 120
 

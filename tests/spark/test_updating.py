@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from penstock.spark.table_files import WrittenFile
 
-pytestmark = pytest.mark.timeout(300)
 KEYED = pa.schema({"x": pa.int64(), "y": pa.string(), "z": pa.bool_(), "v": pa.int64()})
 
 

@@ -83,14 +83,12 @@ async def drop_tables(dsn: str) -> None:
 
 
 @pytest.mark.acceptance(84)
-@pytest.mark.timeout(120)
 def test_killed_consumers_book_each_payment_once_in_sqlite(request, folder, scored):
     seed = seed_of(request)
     Killing(folder, seed).run(20, scored, seed)
 
 
 @pytest.mark.acceptance(84)
-@pytest.mark.timeout(120)
 def test_killed_consumers_book_each_payment_once_in_postgresql(request, folder, postgres, scored):
     seed = seed_of(request)
     asyncio.run(drop_tables(postgres.dsn))
@@ -137,7 +135,6 @@ class TestGroupsOfProcesses:
         scored(13, tried=havoc.kills + 3, bad=0, seed=seed, pauses=havoc.pauses)
 
     @pytest.mark.acceptance(84)
-    @pytest.mark.timeout(120)
     def test_a_group_books_each_payment_once_in_sqlite(self, request, folder, scored):
         self.run(request, folder, 8, scored)
 

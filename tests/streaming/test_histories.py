@@ -68,13 +68,11 @@ class Histories:
 
 
 @pytest.mark.acceptance(76, 77)
-@pytest.mark.timeout(300)
 def test_killed_and_paused_processes_leave_no_anomaly(request, folder, scored):
     seed = seed_of(request)
     Histories(folder, seed).check(short_amount(12), scored, seed)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("bug", "anomaly"),
     [

@@ -62,7 +62,6 @@ async def all_at_work(run, count):
 
 
 @pytest.mark.acceptance(73)
-@pytest.mark.timeout(120)
 async def test_processes_of_a_group_share_the_work_and_finish_it(streams, folder):
     run = streams.run("orders", "billing", worker_handlers.crunch, executor="process", consumers=2)
     async with run:
@@ -82,7 +81,6 @@ async def test_processes_of_a_group_share_the_work_and_finish_it(streams, folder
     assert sum(one.records for one in lag) == 0, "and have committed what they handled"
 
 
-@pytest.mark.timeout(120)
 async def test_a_process_that_is_killed_is_started_again_and_nothing_is_lost(streams, folder):
     run = streams.run("orders", "billing", worker_handlers.write_down, executor="process", **QUICK)
     async with run:
@@ -104,7 +102,6 @@ async def test_a_process_that_is_killed_is_started_again_and_nothing_is_lost(str
     assert seen == {*(one.decode() for one in MANY), "more"}
 
 
-@pytest.mark.timeout(120)
 async def test_a_process_that_is_silent_is_killed_and_started_again(streams, folder, monkeypatch):
     monkeypatch.setattr(process_member, "HEARTBEATS_MISSED_MAX", 5)
     run = streams.run("orders", "billing", worker_handlers.write_down, executor="process", **QUICK)
@@ -118,7 +115,6 @@ async def test_a_process_that_is_silent_is_killed_and_started_again(streams, fol
         assert not is_alive(first)
 
 
-@pytest.mark.timeout(120)
 async def test_what_fails_in_a_process_goes_to_the_dead_letters(streams, folder):
     run = streams.run(
         "orders",
@@ -137,7 +133,6 @@ async def test_what_fails_in_a_process_goes_to_the_dead_letters(streams, folder)
     assert {letter.value for letter in letters} == set(MANY[:3])
 
 
-@pytest.mark.timeout(120)
 async def test_a_worker_stops_when_its_program_is_gone(streams, folder):
     run = streams.run("orders", "billing", worker_handlers.write_down, executor="process", **QUICK)
     async with run:

@@ -267,7 +267,6 @@ def run_pytest(tmp_path, project, *options):
     )
 
 
-@pytest.mark.timeout(120)
 def test_errors_of_handlers_fail_the_test_that_does_not_expect_them(tmp_path):
     finished = run_pytest(tmp_path, PROJECT)
     assert "2 passed, 1 error" in finished.stdout, finished.stdout
@@ -275,7 +274,6 @@ def test_errors_of_handlers_fail_the_test_that_does_not_expect_them(tmp_path):
     assert "raised by test_project.fail" in finished.stdout
 
 
-@pytest.mark.timeout(120)
 def test_a_project_without_pytest_asyncio_is_not_disturbed(tmp_path):
     finished = run_pytest(tmp_path, PLAIN, "-p", "no:asyncio")
     assert "1 passed" in finished.stdout, finished.stdout + finished.stderr

@@ -10,8 +10,6 @@ from tests.transports.servers.kafka import kafka_server
 from tests.transports.servers.nats import nats_server
 from tests.transports.servers.redis import redis_server
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(params=[kafka_server, nats_server, redis_server], ids=["kafka", "nats", "redis"])
 def url(request):

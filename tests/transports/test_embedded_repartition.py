@@ -53,7 +53,6 @@ async def until(condition):
             await asyncio.sleep(0.005)
 
 
-@pytest.mark.timeout(120)
 async def test_members_share_the_new_partitions_and_keep_the_order_of_each_key(tmp_path):
     group = Group()
     async with AsyncExitStack() as stack:
@@ -81,7 +80,6 @@ def parts_of(members):
     return sorted(number for one in members for number in one.assignment().partitions)
 
 
-@pytest.mark.timeout(120)
 async def test_a_member_waits_until_the_others_have_committed_the_older_epoch(tmp_path):
     async with EmbeddedTransport(tmp_path) as one, EmbeddedTransport(tmp_path) as two:
         await one.create_topic(TOPIC, partitions=2)
@@ -104,7 +102,6 @@ async def test_a_member_waits_until_the_others_have_committed_the_older_epoch(tm
             assert [record.value for record in records] == [b"%d" % one for one in range(40, 60)]
 
 
-@pytest.mark.timeout(120)
 async def test_what_a_member_left_undone_comes_before_the_next_epoch(tmp_path):
     group = Group()
     async with EmbeddedTransport(tmp_path) as one, EmbeddedTransport(tmp_path) as other:

@@ -174,7 +174,6 @@ async def test_members_are_killed_and_stopped_at_random(request, scored, tmp_pat
     await torment(request, scored, tmp_path, nursery, 6, ANYTHING)
 
 
-@pytest.mark.timeout(180)
 async def test_many_members_are_killed(request, scored, tmp_path, nursery):
     await torment(request, scored, tmp_path, nursery, 15, MOSTLY_KILLS)
 

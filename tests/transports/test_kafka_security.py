@@ -18,7 +18,6 @@ from penstock.testing.transport_fixtures import numbered, take, values_of
 from penstock.transports.kafka import KafkaTransport
 from tests.transports.servers.kafka import kafka_server
 
-pytestmark = pytest.mark.timeout(120)
 SECRET = "correct-horse-battery"
 MODULES = "org.apache.kafka.common.security"
 
