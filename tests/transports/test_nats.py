@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import nats
 import pytest
@@ -29,10 +30,14 @@ from penstock.transports.nats import NatsTransport
 from penstock.transports.nats_keys import NatsKeys
 from penstock.transports.nats_records import delivered
 from tests.transports.application import check_application
+from tests.transports.patience import cannot_open
 from tests.transports.proxy import Proxy
-from tests.transports.servers.nats import free_port, nats_server
+from tests.transports.servers.nats import nats_server
+from tests.transports.servers.ports import free_port
 
 SECRET = "canary-of-the-tests"
+PATIENT: dict[str, Any] = {"lease_seconds": 600.0}
+"""For members that nobody takes for dead, however busy the machine is."""
 
 
 @pytest.fixture(scope="module")
@@ -78,13 +83,11 @@ async def sent_and_read(transport, topic, disturb, batches=40, size=25):
     disturbing = None
 
     async def read():
-        async with transport.subscribe(topic, "billing") as consumer:
+        async with transport.subscribe(topic, "billing", **PATIENT) as consumer:
             while got.total() < total:
                 batch = await consumer.next_batch(WAIT_SECONDS)
                 got.update(values_of(batch.records))
-                with suppress(Fenced):
-                    # Away for longer than its lease: it comes again, to whoever has it.
-                    await consumer.commit(batch)
+                await consumer.commit(batch)
 
     reading = asyncio.create_task(read())
     for start in range(0, total, size):
@@ -255,7 +258,7 @@ async def test_who_is_cut_off_for_longer_than_its_lease_is_fenced(server, topic)
         async with far.subscribe(topic, "billing", lease_seconds=0.5) as zombie:
             batch = await zombie.next_batch(WAIT_SECONDS)
             proxy.cut()
-            async with near.subscribe(topic, "billing", lease_seconds=0.5) as other:
+            async with near.subscribe(topic, "billing") as other:
                 assert values_of(await take(other, 5)) == numbered(5)
                 await other.commit()
                 assert zombie.assignment().partitions == frozenset()
@@ -265,8 +268,10 @@ async def test_who_is_cut_off_for_longer_than_its_lease_is_fenced(server, topic)
 
 
 async def test_a_stopped_server_shows_as_an_error_within_the_deadline(own_server, topic):
+    async with NatsTransport(own_server.url) as patient:
+        await patient.create_topic(topic, partitions=1)
     async with NatsTransport(own_server.url, timeout=1.0) as transport:
-        await transport.create_topic(topic, partitions=1)
+        await surely(lambda: transport.produce(topic, [b"before"]))
         own_server.send(signal.SIGSTOP)
         with pytest.raises(Unreachable, match="did not acknowledge") as refused:
             await transport.produce(topic, [b"x"], timeout=0.5)
@@ -274,7 +279,14 @@ async def test_a_stopped_server_shows_as_an_error_within_the_deadline(own_server
         with pytest.raises(Unreachable):
             await transport.partitions(topic)
         own_server.send(signal.SIGCONT)
-        await transport.produce(topic, [b"y"])
+        await surely(lambda: transport.produce(topic, [b"y"]))
+
+
+async def surely(act):
+    """Do it, again while the server takes too long."""
+    while True:
+        with suppress(Unreachable):
+            return await act()
 
 
 # Opening
@@ -294,8 +306,9 @@ async def test_a_server_without_jetstream_is_a_clear_error(tmp_path):
         server.stop()
         server.jetstream = False
         server.start()
-        with pytest.raises(Unreachable, match="JetStream"):
-            await NatsTransport(server.url, connect_seconds=0.5).open()
+        await cannot_open(
+            lambda seconds: NatsTransport(server.url, connect_seconds=seconds), "JetStream"
+        )
 
 
 @pytest.mark.parametrize("way", ["environment", "url", "token"])
@@ -330,8 +343,10 @@ async def test_tls_checks_the_server(tmp_path):
     with nats_server(f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}') as server:
         async with open_transport(f"{server.url}?tls_ca={certificate}") as transport:
             await transport.produce("orders", [b"x"])
-        with pytest.raises(Unreachable, match="ertificate"):
-            await NatsTransport(server.url, tls=True, connect_seconds=1.0).open()
+        await cannot_open(
+            lambda seconds: NatsTransport(server.url, tls=True, connect_seconds=seconds),
+            "ertificate",
+        )
 
 
 @pytest.mark.parametrize(
@@ -532,7 +547,7 @@ async def test_members_come_and_go_while_the_connection_does(server, topic):
 
         async def read(transport, rounds):
             for _ in range(rounds):
-                async with transport.subscribe(topic, "billing", lease_seconds=2.0) as consumer:
+                async with transport.subscribe(topic, "billing") as consumer:
                     for _ in range(5):
                         with suppress(DeadlineExceeded, Fenced):
                             batch = await consumer.next_batch(0.2, records_max=9)
@@ -545,7 +560,7 @@ async def test_members_come_and_go_while_the_connection_does(server, topic):
             if start % 100 == 60:
                 proxy.drop()
         await asyncio.gather(*readers)
-        async with near.subscribe(topic, "billing", lease_seconds=2.0) as last:
+        async with near.subscribe(topic, "billing") as last:
             while sum(one.records for one in await near.lag(topic, "billing")):
                 with suppress(DeadlineExceeded):
                     batch = await last.next_batch(0.2)
@@ -589,6 +604,5 @@ async def test_keys_are_replaced_at_their_revision_only(server):
 # The same application as everywhere
 
 
-@pytest.mark.timeout(240)
 def test_the_same_application_runs_on_it(server, tmp_path):
     check_application(server.url, tmp_path)

@@ -29,10 +29,13 @@ from penstock.transports import open_transport, pulsar_keys
 from penstock.transports.pulsar import PulsarTransport, native_hash
 from penstock.transports.pulsar_keys import KEEPER, PulsarKeys, TopicKeys
 from tests.transports.application import check_application
+from tests.transports.patience import cannot_open
 from tests.transports.proxy import Proxy
-from tests.transports.servers.kafka import free_ports
+from tests.transports.servers.ports import free_port, free_ports
 from tests.transports.servers.pulsar import ADMIN, PLAIN, pulsar_server, token_of
 
+PATIENT: dict[str, Any] = {"lease_seconds": 600.0}
+"""For members that nobody takes for dead, however busy the machine is."""
 LONG_SECONDS = 150.0
 """For what waits until the client connects again: it waits longer each time, and cannot be told not to."""
 
@@ -113,8 +116,8 @@ async def sent_and_read(transport, topic, disturb, batches=40, size=25):
     disturbing = None
 
     async def read():
-        async with transport.subscribe(topic, "billing") as consumer:
-            while got.total() < total:
+        async with transport.subscribe(topic, "billing", **PATIENT) as consumer:
+            while len(got) < total:
                 batch = await consumer.next_batch(LONG_SECONDS)
                 got.update(values_of(batch.records))
                 with suppress(Fenced):
@@ -140,7 +143,6 @@ def _kill_and_start(server):
     server.start()
 
 
-@pytest.mark.timeout(180)
 async def test_a_broker_that_is_killed_loses_nothing_acknowledged(server, topic, scored):
     async with PulsarTransport(server.url, timeout=120.0) as transport:
         got = await sent_and_read(
@@ -295,7 +297,6 @@ async def surely(act):
             return await act()
 
 
-@pytest.mark.timeout(240)
 async def test_who_is_cut_off_for_longer_than_its_lease_is_fenced(server, topic):
     """The other member goes on; what the first one had comes again, and its commit is refused."""
     async with (
@@ -308,7 +309,7 @@ async def test_who_is_cut_off_for_longer_than_its_lease_is_fenced(server, topic)
         async with far.subscribe(topic, "billing", lease_seconds=0.5) as zombie:
             batch = await zombie.next_batch(WAIT_SECONDS)
             way.cut()
-            async with near.subscribe(topic, "billing", lease_seconds=0.5) as other:
+            async with near.subscribe(topic, "billing") as other:
                 assert values_of(await take(other, 5)) == numbered(5)
                 await other.commit()
                 assert zombie.assignment().partitions == frozenset()
@@ -322,7 +323,7 @@ async def test_a_broker_that_stands_still_shows_as_an_error_within_the_deadline(
     async with PulsarTransport(server.url) as transport:
         await transport.create_topic(topic, partitions=1)
     async with PulsarTransport(server.url, timeout=3.0) as transport:
-        await transport.produce(topic, [b"before"])
+        await surely(lambda: transport.produce(topic, [b"before"]))
         server.send(signal.SIGSTOP)
         try:
             with pytest.raises(Unreachable, match="some of them may be stored") as refused:
@@ -332,11 +333,7 @@ async def test_a_broker_that_stands_still_shows_as_an_error_within_the_deadline(
                 await transport.partitions(topic)
         finally:
             server.send(signal.SIGCONT)
-        async with asyncio.timeout(WAIT_SECONDS):
-            while True:
-                with suppress(Unreachable):
-                    await transport.produce(topic, [b"y"])
-                    break
+        await surely(lambda: transport.produce(topic, [b"y"]))
 
 
 async def test_closing_while_the_broker_stands_still_ends(server, topic):
@@ -372,14 +369,12 @@ async def test_a_broker_that_is_down_is_a_clear_error():
 
 
 async def test_a_wrong_place_of_the_http_is_a_clear_error(server):
-    (http,) = free_ports(1)
-    transport = PulsarTransport(
-        f"pulsar://127.0.0.1:{server.port}",
-        admin_url=f"http://127.0.0.1:{http}",
-        connect_seconds=0.3,
+    http = f"http://127.0.0.1:{free_port()}"
+    url = f"pulsar://127.0.0.1:{server.port}"
+    await cannot_open(
+        lambda seconds: PulsarTransport(url, admin_url=http, connect_seconds=seconds),
+        "admin_url says where its HTTP is",
     )
-    with pytest.raises(Unreachable, match="admin_url says where its HTTP is"):
-        await transport.open()
 
 
 async def test_a_namespace_that_is_not_there_is_a_clear_error(server):
@@ -433,14 +428,14 @@ async def test_a_token_says_who_it_is_and_shows_up_nowhere(server, topic, monkey
 async def test_tls_checks_the_brokers(server, topic):
     url = (
         f"pulsar+ssl://127.0.0.1:{server.tls_port}?admin_url=https://127.0.0.1:{server.https_port}"
-        "&connect_seconds=2"
     )
     async with open_transport(f"{url}&tls_ca={server.certificate}") as transport:
         await transport.produce(topic, [b"x"])
         async with transport.subscribe(topic, "billing") as consumer:
             assert values_of(await take(consumer, 1)) == [b"x"]
-    with pytest.raises(Unreachable, match="ertificate"):
-        await open_transport(url).open()
+    await cannot_open(
+        lambda seconds: open_transport(f"{url}&connect_seconds={seconds}"), "ertificate"
+    )
 
 
 # Topics and records
@@ -766,6 +761,5 @@ async def test_a_group_with_members_is_not_forgotten(server, topic):
 # The same application as everywhere
 
 
-@pytest.mark.timeout(240)
 def test_the_same_application_runs_on_it(server, tmp_path):
     check_application(server.url, tmp_path)

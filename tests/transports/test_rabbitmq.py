@@ -7,6 +7,7 @@ from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import aio_pika
 import mmh3
@@ -39,15 +40,13 @@ from penstock.transports.rabbitmq_reader import bounds
 from penstock.transports.rabbitmq_streams import StreamsMode
 from penstock.transports.rabbitmq_wire import Link
 from tests.transports.application import check_application
+from tests.transports.patience import cannot_open
 from tests.transports.proxy import Proxy
-from tests.transports.servers.rabbitmq import (
-    LOGIN,
-    PASSWORD,
-    STREAMS,
-    USER,
-    free_ports,
-    rabbit_server,
-)
+from tests.transports.servers.ports import free_port
+from tests.transports.servers.rabbitmq import LOGIN, PASSWORD, STREAMS, USER, rabbit_server
+
+PATIENT: dict[str, Any] = {"lease_seconds": 600.0}
+"""For members that nobody takes for dead, however busy the machine is."""
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +84,6 @@ class TestRabbitStreams(TransportConformance):
 
 
 @pytest.mark.acceptance(68)
-@pytest.mark.timeout(240)
 def test_the_same_application_runs_on_it(server, tmp_path):
     check_application(server.url, tmp_path)
 
@@ -101,9 +99,9 @@ async def sent_and_read(transport, topic, disturb, batches=20, size=25):
     disturbing = None
 
     async def read():
-        async with transport.subscribe(topic, "billing") as consumer:
+        async with transport.subscribe(topic, "billing", **PATIENT) as consumer:
             while len(got) < total:
-                batch = await consumer.next_batch(WAIT_SECONDS)
+                batch = await consumer.next_batch(2 * WAIT_SECONDS)
                 got.update(values_of(batch.records))
                 with suppress(Fenced):
                     # Away for longer than its lease: it comes again, to whoever has it.
@@ -124,7 +122,6 @@ async def sent_and_read(transport, topic, disturb, batches=20, size=25):
     return got
 
 
-@pytest.mark.timeout(180)
 async def test_a_broker_that_is_killed_loses_nothing_acknowledged(server, topic, scored):
     async def disturb():
         server.kill()
@@ -296,7 +293,7 @@ async def test_who_is_cut_off_for_longer_than_its_lease_is_fenced(server, topic)
         async with far.subscribe(topic, "billing", lease_seconds=0.5) as zombie:
             batch = await zombie.next_batch(WAIT_SECONDS)
             proxy.cut()
-            async with near.subscribe(topic, "billing", lease_seconds=0.5) as other:
+            async with near.subscribe(topic, "billing") as other:
                 assert values_of(await take(other, 5)) == numbered(5)
                 await other.commit()
                 assert zombie.assignment().partitions == frozenset()
@@ -317,7 +314,8 @@ async def test_a_stopped_server_shows_as_an_error_within_the_deadline(server, to
             server.send(signal.SIGCONT)
         assert refused.value.address == f"rabbitmq://{server.address}"
         await transport.produce(topic, [b"z"])
-        assert (await transport.lag(topic, "billing"))[0].end == 3  # the second was sent
+        # The second may have been sent.
+        assert (await transport.lag(topic, "billing"))[0].end in (2, 3)
 
 
 async def test_members_come_and_go_while_the_connection_does(server, topic):
@@ -359,8 +357,7 @@ async def test_members_come_and_go_while_the_connection_does(server, topic):
 
 @pytest.mark.parametrize("mode", ["streams", "quorum"])
 async def test_a_server_that_is_down_is_a_clear_error(mode):
-    (port,) = free_ports(1)
-    url = f"rabbitmq://127.0.0.1:{port}"
+    url = f"rabbitmq://127.0.0.1:{free_port()}"
     transport = RabbitTransport(url, mode=mode, connect_seconds=0.5)
     with pytest.raises(Unreachable, match=r"did not answer within 0\.5 s") as refused:
         await transport.open()
@@ -394,8 +391,7 @@ async def test_tls_checks_the_server(server, topic, mode):
     async with open_transport(f"{url}&tls_ca={server.certificate}") as transport:
         await transport.create_topic(topic)
         assert topic in await transport.topics()
-    with pytest.raises(Unreachable, match="ertificate"):
-        await RabbitTransport(url, connect_seconds=1.0).open()
+    await cannot_open(lambda seconds: RabbitTransport(url, connect_seconds=seconds), "ertificate")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from penstock.errors import (
     BrokerFailed,
     DeadlineExceeded,
+    Fenced,
     InvalidName,
     InvalidOption,
     MissingExtra,
@@ -33,8 +34,10 @@ from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, va
 from penstock.transports import TransportRegistry, open_transport
 from tests.crash.rigs import Nursery
 from tests.transports.application import check_application
+from tests.transports.patience import cannot_open
 from tests.transports.proxy import Proxy
-from tests.transports.servers.redis import DURABLE, free_port, redis_server
+from tests.transports.servers.ports import free_port
+from tests.transports.servers.redis import DURABLE, redis_server
 from tests.transports.test_group_kills import check, run
 
 pytest.importorskip("redis")
@@ -174,10 +177,10 @@ async def test_tls_asks_for_a_certificate_that_it_knows(tmp_path):
         known = {"ssl_ca_certs": str(certificate)}
         async with RedisTransport(secure.url, options=known) as transport:
             await transport.produce("orders", [b"x"])
-        stranger = RedisTransport(secure.url, connect_seconds=0.5)
-        with pytest.raises(Unreachable):
-            await stranger.open()
-        assert "CERTIFICATE_VERIFY_FAILED" in (stranger.statistics().last_error or "")
+        await cannot_open(
+            lambda seconds: RedisTransport(secure.url, connect_seconds=seconds),
+            "CERTIFICATE_VERIFY_FAILED",
+        )
 
 
 @pytest.mark.parametrize(
@@ -427,7 +430,7 @@ async def _until(condition):
 
 async def test_a_batch_whose_answer_is_lost_is_kept_once(server, topic):
     async with Proxy("127.0.0.1", server.port) as proxy:
-        async with RedisTransport(f"redis://{proxy.address}/0?answer_seconds=0.3") as transport:
+        async with RedisTransport(f"redis://{proxy.address}/0?answer_seconds=1") as transport:
             await transport.create_topic(topic, partitions=2)
             await transport.produce(topic, numbered(10))
             proxy.swallow = "down"
@@ -435,7 +438,7 @@ async def test_a_batch_whose_answer_is_lost_is_kept_once(server, topic):
             await _until(lambda: transport.statistics().errors)
             proxy.heal()
             assert dict((await producing).ranges) == {0: (5, 10), 1: (5, 10)}
-            assert transport.statistics().sent_again == 1
+            assert transport.statistics().sent_again >= 1
             async with transport.subscribe(topic, "billing") as consumer:
                 got = values_of(await take(consumer, 20))
     assert sorted(int(value or b"") for value in got) == list(range(20))
@@ -463,9 +466,9 @@ async def test_a_piece_that_comes_late_is_not_kept_again(server, topic):
 
 async def test_members_go_on_when_the_connection_is_back(server, topic):
     async with Proxy("127.0.0.1", server.port) as proxy:
-        async with RedisTransport(f"redis://{proxy.address}/0?answer_seconds=0.3") as transport:
+        async with RedisTransport(f"redis://{proxy.address}/0?answer_seconds=1") as transport:
             await transport.create_topic(topic, partitions=2)
-            async with transport.subscribe(topic, "billing") as consumer:
+            async with transport.subscribe(topic, "billing", lease_seconds=600.0) as consumer:
                 for round_, harm in enumerate(("cut", "drop", "swallow")):
                     if harm == "swallow":
                         proxy.swallow = "both"
@@ -503,7 +506,7 @@ async def test_a_slow_network_is_only_slow(server, topic):
 
 async def test_what_cannot_be_acknowledged_in_time_says_so(server, topic):
     async with Proxy("127.0.0.1", server.port) as proxy:
-        async with RedisTransport(f"redis://{proxy.address}/0?answer_seconds=0.2") as transport:
+        async with RedisTransport(f"redis://{proxy.address}/0?answer_seconds=1") as transport:
             await transport.create_topic(topic, partitions=1)
             proxy.cut()
             with pytest.raises(Unreachable, match=topic):
@@ -528,7 +531,7 @@ async def test_closing_while_the_server_is_away_ends(server, topic):
 
 async def test_a_server_that_stood_still_for_longer_than_the_lease_loses_nothing(topic):
     with redis_server() as own:
-        async with RedisTransport(f"{own.url}?answer_seconds=0.3") as transport:
+        async with RedisTransport(f"{own.url}?answer_seconds=1") as transport:
             await transport.create_topic(topic, partitions=4)
             members = [transport.subscribe(topic, "billing", lease_seconds=0.5) for _ in range(2)]
             async with members[0], members[1]:
@@ -536,20 +539,24 @@ async def test_a_server_that_stood_still_for_longer_than_the_lease_loses_nothing
                 own.send(signal.SIGSTOP)
                 await _until(lambda: transport.statistics().errors > 3)
                 own.send(signal.SIGCONT)
-                done: set[bytes | None] = set()
-                await asyncio.gather(*(_consume(member, done, 40) for member in members))
-            assert done == set(numbered(40))
-            assert not any(one.records for one in await transport.lag(topic, "billing"))
+                got: set[bytes | None] = set()
+                reading = [asyncio.ensure_future(_consume(one, got)) for one in members]
+                async with asyncio.timeout(2 * WAIT_SECONDS):
+                    while any(one.records for one in await transport.lag(topic, "billing")):
+                        await asyncio.sleep(0.01)
+                for one in reading:
+                    one.cancel()
+                await asyncio.gather(*reading, return_exceptions=True)
+            assert got == set(numbered(40))
 
 
-async def _consume(member, done, total):
-    """Commit batch by batch, what is refused comes again; until all is done."""
-    async with asyncio.timeout(WAIT_SECONDS):
-        while len(done) < total:
-            with contextlib.suppress(DeadlineExceeded, TransportError):
-                batch = await member.next_batch(0.1, records_max=7)
-                await member.commit(batch)
-                done.update(values_of(batch.records))
+async def _consume(member, got):
+    """Commit batch by batch; what is refused comes again."""
+    while True:
+        with contextlib.suppress(DeadlineExceeded, Fenced, TransportError):
+            batch = await member.next_batch(0.1, records_max=7)
+            got.update(values_of(batch.records))
+            await member.commit(batch)
 
 
 # When the server is killed
@@ -577,7 +584,7 @@ async def _kills(own, topic, times: int) -> None:
 
     async with RedisTransport(f"{own.url}?answer_seconds=1") as transport:
         await transport.create_topic(topic, partitions=3)
-        async with transport.subscribe(topic, "billing") as consumer:
+        async with transport.subscribe(topic, "billing", lease_seconds=600.0) as consumer:
             producing = [asyncio.create_task(produce(transport, who)) for who in range(4)]
             consuming = asyncio.create_task(consume(consumer))
             for _ in range(times):
@@ -628,6 +635,5 @@ async def test_members_are_killed_and_stopped_for_long():
 # The same application as everywhere
 
 
-@pytest.mark.timeout(240)
 def test_the_same_application_runs_on_it(server, tmp_path):
     check_application(server.url, tmp_path)

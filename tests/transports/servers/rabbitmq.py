@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.transports.servers.ports import free_ports
+
 SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 MISSING = (
     "RabbitMQ or Erlang is not installed: make services"
@@ -28,16 +30,6 @@ LOGIN = f"{USER}:{PASSWORD}"
 PLUGINS = "[rabbitmq_stream].\n"
 CERTIFICATE = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
 SUBJECT = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has; held together, so that they differ."""
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [int(one.getsockname()[1]) for one in listeners]
-    finally:
-        for one in listeners:
-            one.close()
 
 
 class RabbitServer:

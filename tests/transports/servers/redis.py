@@ -13,18 +13,15 @@ from pathlib import Path
 
 import pytest
 
-READY_SECONDS = 20.0
+from tests.transports.servers.ports import free_port
+
+READY_SECONDS = 60.0
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
 
 
 def binary() -> str:
     """The server; skips the test when there is none."""
     return shutil.which("redis-server") or pytest.skip("no redis-server here: make services")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
 
 
 class RedisServer:
