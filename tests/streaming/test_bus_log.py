@@ -283,6 +283,46 @@ async def test_members_share_the_partitions_and_lose_nothing(tmp_path):
         assert mine == sorted(mine)
 
 
+async def until(is_so):
+    async with asyncio.timeout(20):
+        while not is_so():
+            await asyncio.sleep(0.001)
+
+
+async def two_members(log, transport):
+    """One has read a record of each of two partitions when another one comes."""
+    await transport.produce("pairs", [b"0", b"1"])  # without keys they go round
+    first, second = log.subscribe("pairs", "sorting"), log.subscribe("pairs", "sorting")
+    await first.open()
+    records = [record for _ in range(2) for record in await first.next_batch()]
+    await second.open()
+    await until(lambda: len(first.positions()) == 1)
+    [gone] = {0, 1} - first.positions().keys()
+    return first, second, next(one for one in records if one.partition == gone)
+
+
+async def test_a_partition_goes_when_the_handlers_have_done_with_it(log, transport):
+    await transport.create_topic("pairs", partitions=2)
+    first, second, last = await two_members(log, transport)
+    assert not second.positions()
+    await first.commit(last)
+    await until(lambda: second.positions() == {last.partition: last.offset + 1})
+    await second.close()
+    await first.close()
+
+
+async def test_a_commit_that_comes_too_late_does_nothing(log, transport, clock):
+    await transport.create_topic("pairs", partitions=2)
+    first, second, last = await two_members(log, transport)
+    clock.advance(bus_reading.HAND_OVER_SECONDS)
+    await until(lambda: second.positions() == {last.partition: last.offset})
+    await first.commit(last)
+    [record] = await second.next_batch()
+    assert (record.partition, record.offset) == (last.partition, last.offset)
+    await second.close()
+    await first.close()
+
+
 # Opening
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from penstock.bus.timers import Timers
-from penstock.errors import Closed, DeadlineExceeded
+from penstock.errors import Closed, DeadlineExceeded, Fenced
 from penstock.transports.base import Consumer, Transport
 from penstock.transports.records import StreamBatch, StreamRecord
 
@@ -82,11 +82,19 @@ class TopicReader:
             await self._opened().resume(*mine)
 
     async def commit(self, record: StreamRecord | None = None) -> None:
-        """Mark as consumed up to this record; of a partition that went to another member, nothing."""
+        """Mark as consumed up to this record; of a partition that went to another member, nothing.
+
+        One that is about to go takes commits until it has gone.
+        """
         if record is None:
             await self._opened().commit()
-        elif self._mine([record.partition]):
+            return
+        try:
             await self._opened().commit({record.partition: record.offset + 1})
+        except Fenced:
+            if self._mine([record.partition]):
+                raise
+        else:
             self._committed[record.partition] = record.offset + 1
             self._moved.set()
 
