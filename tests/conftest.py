@@ -1,11 +1,16 @@
 """What every test shares: hypothesis profiles, the order of files, the rule that an acceptance mark names a line."""
 
+from __future__ import annotations
+
 import os
 from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tests import costs
 from tests.scoreboard import Scores
 
 # A failing example is printed with the line that reproduces it. Deadlines are pytest-timeout's.
@@ -35,23 +40,44 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 LONG_FILES = (
     "test_crash_kills.py",
     "test_examples.py",
-    "test_kafka_pipeline.py",
-    "test_kafka.py",
-    "test_rabbitmq.py",
-    "test_pulsar.py",
     "test_pages.py",
+    "test_kafka_pipeline.py",
     "test_pipeline.py",
     "test_updating.py",
     "test_cluster.py",
     "test_steps_state.py",
+    "test_kafka.py",
+    "test_rabbitmq.py",
+    "test_pulsar.py",
+    "test_benchmarks.py",
     "test_browser.py",
+    "test_seeded_bugs.py",
+    "test_bus_benchmarks.py",
+    "test_simulation.py",
 )
-"""Those of the tests that take minutes: they come first, so that no process is left with one at the end."""
+"""Those of the tests that take minutes: they come first, so that no process is left with one at the end. What each
+takes: ``make test`` with PENSTOCK_COSTS=folder, then ``python -m tests.costs folder``."""
 
 
 def _rank(item: pytest.Item) -> int:
     name = item.path.name
     return LONG_FILES.index(name) if name in LONG_FILES else len(LONG_FILES)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure the files, where that is asked for."""
+    if folder := os.environ.get(costs.FOLDER):
+        config.pluginmanager.register(costs.Costs(Path(folder)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep Spark to some of the processes."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.scheduling import LanesScheduling
+
+    return LanesScheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.java import quick_spark
+
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted(ROOT.glob("examples/*/main.py"))
 
@@ -15,7 +17,11 @@ EXAMPLES = sorted(ROOT.glob("examples/*/main.py"))
 @pytest.mark.parametrize("main", EXAMPLES, ids=lambda main: main.parent.name)
 def test_the_example_ends_well(main, tmp_path):
     # PENSTOCK_EXAMPLE_FAST asks for the same steps with less data.
-    environment = {**os.environ, "PENSTOCK_EXAMPLE_FAST": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {
+        "PENSTOCK_EXAMPLE_FAST": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "JDK_JAVA_OPTIONS": quick_spark(),
+    }
     finished = subprocess.run(
         [sys.executable, "-W", "error", str(main)],
         cwd=tmp_path,

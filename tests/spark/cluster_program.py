@@ -8,8 +8,7 @@ import warnings
 
 from penstock.spark import spark_session
 from penstock.spark.session import JAVA_OPTIONS
-
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+from tests.spark.conftest import QUICK
 
 
 def where_from(_: object) -> str:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.java import quick_spark
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Compiled less, Java starts in half the time: tests are short.
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK = quick_spark()
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 
 from penstock.spark import spark_session
 from penstock.spark.session import JAVA_OPTIONS
-from tests.spark.conftest import QUICK
+from tests.java import QUICK
 
 
 def told(reader: Any) -> bool:
@@ -25,7 +25,7 @@ def told(reader: Any) -> bool:
 
 def main(path: str, folder: str) -> None:
     warnings.simplefilter("ignore")
-    spark = spark_session("connect", remote="local[2]", config={JAVA_OPTIONS: QUICK})
+    spark = spark_session("connect", remote="local[2]", config={JAVA_OPTIONS: " ".join(QUICK)})
     table = spark.read.format("penstock").options(path=path, subscribe="orders").load()
     spark.sql(
         "CREATE TEMPORARY VIEW orders USING penstock "

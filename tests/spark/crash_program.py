@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.spark import RunningPipeline
 
-RECORDS_MAX = 200
+RECORDS_MAX = 1_000
 FAILURES_MAX = 1_000
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pyspark
 
 from penstock.spark.java import find_java
+from tests.spark.conftest import QUICK
 from tests.spark.processes import below, kill
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
@@ -58,11 +59,10 @@ class Cluster:
         self._log.close()
 
     def _start(self, kind: str, *arguments: str) -> None:
-        options = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
         environment = os.environ | {
             "JAVA_HOME": find_java().home,
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": options,
+            "SPARK_DAEMON_JAVA_OPTS": QUICK,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_NO_DAEMONIZE": "1",
         }

@@ -33,8 +33,8 @@ WORK_FIRST = 0.6
 TICKS_MAX = 400
 PAUSE_TICKS = 5
 VICTIMS = (JAVA, EXECUTOR, WORKER, READER, POWER)
-FEW_STARTS = {JAVA: 1, POWER: 1, READER: 2, EXECUTOR: 6, WORKER: 10}
-"""Twenty kills of which few make a driver start again, which takes longest."""
+FEW_STARTS = {JAVA: 1, POWER: 1, READER: 2, EXECUTOR: 2, WORKER: 14}
+"""Twenty kills of which few make a Java start again, which takes longest."""
 
 
 class Driver:

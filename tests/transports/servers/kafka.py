@@ -11,18 +11,16 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.java import CACHE, quick_options
+
 VERSION = "4.3.0"
-CACHE = Path(
-    os.environ.get("PENSTOCK_CACHE")
-    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
-)
 JARS = CACHE / f"kafka-{VERSION}"
 MISSING = (
     f"Kafka {VERSION} is not in {JARS}, or there is no java: make services"
@@ -31,7 +29,7 @@ MISSING = (
 )
 START_SECONDS = 90.0
 FORMAT = "kafka.tools.StorageTool"
-JAVA = ["java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+JAVA = ["java", "-Xmx384m"]
 
 SETTINGS = {
     "process.roles": "broker,controller",
@@ -75,8 +73,14 @@ class KafkaServer:
     listener of ``secure_address`` is there when settings say what ``SECURE`` speaks.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, str] | None = None,
+        java: Sequence[str] | None = None,
+    ) -> None:
         self.folder = folder
+        self._java = quick_options("kafka", JARS) if java is None else java
         ports = free_ports(5)
         self.port, self._controller, self.side_port, self.proxy_port, self._secure_port = ports
         self._settings = dict(settings or {})
@@ -107,7 +111,7 @@ class KafkaServer:
             self._format()
         with self._log().open("ab") as log:
             self._process = subprocess.Popen(
-                [*JAVA, "-cp", f"{JARS}/*", "kafka.Kafka", str(self._file())],
+                [*JAVA, *self._java, "-cp", f"{JARS}/*", "kafka.Kafka", str(self._file())],
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
@@ -166,7 +170,17 @@ class KafkaServer:
     def _format(self) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         done = subprocess.run(
-            [*JAVA, "-cp", f"{JARS}/*", FORMAT, "format", "-t", cluster, "-c", str(self._file())],
+            [
+                *JAVA,
+                *quick_options("kafka", JARS),
+                "-cp",
+                f"{JARS}/*",
+                FORMAT,
+                "format",
+                f"--cluster-id={cluster}",
+                "-c",
+                str(self._file()),
+            ],
             check=False,
             capture_output=True,
             timeout=START_SECONDS,

@@ -14,13 +14,14 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from tests.transports.servers.kafka import CACHE, free_ports
+from tests.java import CACHE, quick_options
+from tests.transports.servers.kafka import free_ports
 
 VERSION = "4.0.7"
 JARS = CACHE / f"pulsar-{VERSION}"
@@ -37,8 +38,8 @@ OPENED = [
     "jdk.management/com.sun.management.internal",
 ]  # fmt: skip
 JAVA = [
-    "java", "-Xmx384m", "-XX:MaxDirectMemorySize=384m", "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1", "-Dio.netty.tryReflectionSetAccessible=true",
+    "java", "-Xmx384m", "-XX:MaxDirectMemorySize=384m",
+    "-Dio.netty.tryReflectionSetAccessible=true",
     "-Dpulsar.allocator.exit_on_oom=false",
     *(word for name in OPENED for word in ("--add-opens", f"{name}=ALL-UNNAMED")),
 ]  # fmt: skip
@@ -116,8 +117,14 @@ class PulsarServer:
     Clients that ask for the listener ``proxy`` are told to use ``proxy_port``, where a proxy may stand.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, str] | None = None,
+        java: Sequence[str] | None = None,
+    ) -> None:
         self.folder = folder
+        self._java = quick_options("pulsar", JARS) if java is None else java
         # All at once, so that they differ.
         ports = iter(free_ports(6))
         self.port, self.http_port, self.proxy_port = next(ports), next(ports), next(ports)
@@ -149,7 +156,7 @@ class PulsarServer:
             self._make_certificate()
         self._write_settings()
         command = [
-            *JAVA, f"-Dlog4j.configurationFile={self.folder / 'log4j2.xml'}", "-cp", f"{JARS}/*",
+            *JAVA, *self._java, f"-Dlog4j.configurationFile={self.folder / 'log4j2.xml'}", "-cp", f"{JARS}/*",
             "org.apache.pulsar.PulsarStandaloneStarter", "--config", str(self._file()), "-nss", "-nfw",
             "--num-bookies", "1", "--bookkeeper-port", str(self._bookie_port),
             "--metadata-dir", str(self.folder / "metadata"), "--bookkeeper-dir", str(self.folder / "bk"),
