@@ -1,6 +1,6 @@
 # Every target works on a bare clone: it makes .venv from the lock first. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test services lint sbom bench torture docs lock clean environment
+.PHONY: help demo test services lint sbom bench bench-full torture docs lock clean environment
 
 export PYTHON
 RUN := .venv/bin
@@ -10,8 +10,8 @@ CHECKED := $(wildcard src tests benchmarks examples scripts/*.py)
 help: ## Show this list
 	@echo "Penstock: an event bus and a crash-safe durable log for Python."
 	@echo
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' \
-	    | awk -F'|' '{ printf "  make %-9s %s\n", $$1, $$2 }'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' \
+	    | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
 	@echo
 	@echo "  make test ARGS='-k recovery -x' passes arguments on. make PYTHON=python3.13 chooses Python."
 
@@ -44,9 +44,18 @@ sbom: environment ## Write what Penstock is made of (CycloneDX) into build/sbom.
 	    --output-reproducible --of JSON --output-file build/sbom.json $(RUN)/python
 	@echo "Written: build/sbom.json"
 
-bench: environment ## Measure the log and the bus beside others; prints tables, writes JSON and pages
+bench: environment ## Measure beside the peers, quickly (half an hour); prints tables, writes JSON and pages
+	@scripts/peers
 	@echo "Measuring ..."
-	@$(RUN)/python -m benchmarks $(ARGS)
+	@$(RUN)/python -m benchmarks --quick $(ARGS)
+
+bench-full: environment ## Measure everything beside all peers, with care (hours); fills docs/benchmarks
+	@scripts/system-packages
+	@scripts/services
+	@scripts/peers
+	@echo "Measuring; this takes hours. ARGS='--suite durable' measures one suite ..."
+	@$(RUN)/python -m benchmarks --full --json docs/benchmarks $(ARGS); ended=$$?; \
+	    $(RUN)/python -m benchmarks.summary && exit $$ended
 
 # The scoreboard of a run: where its figures go. PAGE=1 puts them into docs/reliability.md too.
 SCOREBOARD ?= build/scoreboard

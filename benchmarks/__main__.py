@@ -78,7 +78,7 @@ def main(given: Sequence[str] | None = None) -> int:
 def measure(suite: Suite, options: argparse.Namespace, console: Console) -> int | None:
     """Measure one suite and write its files; None when none of its cases was chosen."""
     report = run(suite, SCALES[options.scale], options.only, options.dir, console)
-    if not report.results and not report.failures:
+    if not report.results and not report.failures and not report.skipped:
         return None
     file = options.json if options.json.suffix else options.json / f"{suite.name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -97,9 +97,9 @@ def run(suite: Suite, scale: Scale, only: str | None, folder: Path, console: Con
     folder.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(dir=folder, prefix="run-"))
     started, start = datetime.now(UTC), time.monotonic()
-    machine = describe(place, suite.packages)
+    machine = describe(place, suite.packages, suite.versions())
     try:
-        results, failures = _measure(suite, scale, only, place, console)
+        results, runner = _measure(suite, scale, only, place, console)
         profiles = _profiles(suite, scale, {result.name for result in results}, place, console)
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -107,13 +107,14 @@ def run(suite: Suite, scale: Scale, only: str | None, folder: Path, console: Con
         suite=suite.name,
         scale=scale.name, rounds=scale.rounds, started=f"{started:%Y-%m-%d %H:%M} UTC",
         seconds=time.monotonic() - start, machine=machine, results=results,
-        targets=judge(results, suite.targets), profiles=profiles, failures=failures, only=only,
+        targets=judge(results, suite.targets), profiles=profiles, failures=runner.failures,
+        only=only, skipped=runner.skipped,
     )  # fmt: skip
 
 
 def _measure(
     suite: Suite, scale: Scale, only: str | None, folder: Path, console: Console
-) -> tuple[list[Result], dict[str, str]]:
+) -> tuple[list[Result], Runner]:
     groups = selected(suite.workloads, scale, only)
     results: list[Result] = []
     with _progress(console) as progress:
@@ -123,7 +124,7 @@ def _measure(
         )
         for cases in groups:
             results += runner.measure(cases)
-    return results, runner.failures
+    return results, runner
 
 
 def _progress(console: Console) -> Progress:
@@ -161,6 +162,8 @@ def show(report: Report, console: Console) -> None:
     console.print(results)
     if report.targets:
         show_targets(report, console)
+    for name, missing in report.skipped.items():
+        console.print(f"left out: {name}: {missing}")
     for name, error in report.failures.items():
         console.print(f"[bold red]not measured[/]: {name}: {error}")
 

@@ -7,8 +7,9 @@ import platform
 import re
 import sqlite3
 import subprocess
-from collections.abc import Sequence
-from importlib.metadata import version
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import lmdb
@@ -16,7 +17,9 @@ import lmdb
 ROOT = Path(__file__).parent.parent
 
 
-def describe(folder: Path, packages: Sequence[str]) -> dict[str, str]:
+def describe(
+    folder: Path, packages: Sequence[str], servers: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Machine, file system of the folder, versions and the commit."""
     load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
     rivals = _databases() if "lmdb" in packages else {}
@@ -27,10 +30,19 @@ def describe(folder: Path, packages: Sequence[str]) -> dict[str, str]:
         "file system": file_system(folder),
         "load before": load,
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
-        "packages": ", ".join(f"{name} {version(name)}" for name in packages),
+        "packages": ", ".join(f"{name} {_version(name)}" for name in packages),
+        "compiled twin": "in use" if "penstock._speedups" in sys.modules else "not in use",
         **rivals,
+        **(servers or {}),
         "commit": _commit(),
     }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "(not here)"
 
 
 def _databases() -> dict[str, str]:

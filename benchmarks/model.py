@@ -70,6 +70,10 @@ class Sample:
     notes: Mapping[str, float] = field(default_factory=dict)
 
 
+class Missing(Exception):
+    """A peer cannot be had on this machine: its cases are named, and left out."""
+
+
 def _start_at_once() -> None:
     pass
 
@@ -160,6 +164,8 @@ class Case:
     prepared: Prepared | None = None
     once: bool = False
     """A long run, measured in the first round only."""
+    durability: str = ""
+    """What is safe when a call returns, where the contenders of a group differ in how they do it."""
 
     @property
     def group(self) -> str:
@@ -220,6 +226,8 @@ POINTS = {
     "topic-to-topic": "from its publish to its place in the other topic",
     "manual-commit": "each batch is committed, durably, before the next one",
     "auto-commit": "committed ten times a second",
+    "publish": "single records, acknowledged by the broker",
+    "handle": "records that lie on the broker",
     "produce": "acknowledged by the broker",
     "consume": "each batch is committed before the next one",
     "hand-over": "until everybody has their share",

@@ -52,6 +52,7 @@ def markdown(report: Report, name: str = "log") -> str:
         *_targets(suite, report.targets),
         *_workloads(suite, report.results),
         *_failures(report),
+        *_skipped(report),
         *_profiles(report.profiles),
     ]
     return "\n".join(lines).rstrip() + "\n"
@@ -117,7 +118,11 @@ def _groups(results: Iterable[Result]) -> Iterator[str]:
         rivals = list(members)
         bound = next((result.contender for result in rivals if result.bound), "raw")
         head = ["contender", "how", "best", "median", f"× {bound.partition('-')[0]}", "notes"]
-        yield from table(head, [result_row(result) for result in rivals])
+        rows = [result_row(result) for result in rivals]
+        if any(result.durability for result in rivals):
+            head.append("durability")
+            rows = [[*row, one.durability] for row, one in zip(rows, rivals, strict=True)]
+        yield from table(head, rows)
 
 
 def capital(text: str) -> str:
@@ -143,6 +148,14 @@ def _failures(report: Report) -> Iterator[str]:
         yield "## Not measured"
         yield ""
         yield from (f"- `{name}`: {error}" for name, error in report.failures.items())
+        yield ""
+
+
+def _skipped(report: Report) -> Iterator[str]:
+    if report.skipped:
+        yield "## Left out"
+        yield ""
+        yield from (f"- `{name}`: {why}" for name, why in report.skipped.items())
         yield ""
 
 

@@ -29,6 +29,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     to_bound: float | None
     """Median, over the rounds, of this divided by the bound of its group."""
     notes: dict[str, float]
+    durability: str = ""
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +83,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     only: str | None = None
     """What chose the cases, if not all were measured."""
     suite: str = "log"
+    skipped: dict[str, str] = {}
+    """Cases of peers that are not here, with what is missing."""
 
 
 def best(samples: Sequence[float], unit: str) -> float:

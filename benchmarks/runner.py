@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from benchmarks.model import Case, Sample, Scale, Workload
+from benchmarks.model import Case, Missing, Sample, Scale, Workload
 from benchmarks.results import Result, best, ratio_to_bound
 
 Tell = Callable[[str], None]
@@ -22,6 +22,7 @@ class Runner:
 
     def __init__(self, folder: Path, scale: Scale, tell: Tell = lambda _: None) -> None:
         self.failures: dict[str, str] = {}
+        self.skipped: dict[str, str] = {}
         self._folder = folder
         self._scale = scale
         self._tell = tell
@@ -37,11 +38,13 @@ class Runner:
                     self._measure_one(case, samples[case.name])
         finally:
             self._drop_prepared()
-        good = [case for case in cases if case.name not in self.failures]
+        left_out = self.failures.keys() | self.skipped.keys()
+        good = [case for case in cases if case.name not in left_out]
         return results_of(good, samples)
 
     def _measure_one(self, case: Case, samples: list[Sample]) -> None:
-        if case.name in self.failures or (case.once and samples):
+        left_out = case.name in self.failures or case.name in self.skipped
+        if left_out or (case.once and samples):
             return
         try:
             with self._folder_of(case) as folder:
@@ -49,6 +52,8 @@ class Runner:
                 if self._scale.settle:
                     os.sync()  # let the disk finish what earlier cases left to it
                 samples.append(case.run(folder))
+        except Missing as missing:
+            self.skipped[case.name] = str(missing)
         except Exception as error:
             self.failures[case.name] = f"{type(error).__name__}: {error}"
 
@@ -100,7 +105,7 @@ def results_of(cases: Sequence[Case], samples: dict[str, list[Sample]]) -> list[
             bound=case.bound, samples=values[case.name],
             best=best(values[case.name], case.unit), median=median(values[case.name]),
             to_bound=ratio_to_bound(values, case.name, bounds.get((case.group, case.unit), "")),
-            notes=_notes(samples[case.name]),
+            notes=_notes(samples[case.name]), durability=case.durability,
         )
         for case in cases
     ]  # fmt: skip

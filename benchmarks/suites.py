@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks import brokers, bus, observe, scale, spark, streaming, targets, workloads
+from benchmarks import (
+    brokers,
+    bus,
+    durable,
+    frameworks,
+    observe,
+    scale,
+    spark,
+    streaming,
+    targets,
+    workloads,
+)
 from benchmarks.bus.targets import TARGETS as BUS_TARGETS
 from benchmarks.model import Workload
 from benchmarks.scale.targets import TARGETS as SCALE_TARGETS
@@ -29,6 +41,8 @@ class Suite:
     """The contender that ``how`` is about: without it the page needs no ``how``."""
     how: tuple[str, ...]
     on_disk: bool = False
+    versions: Callable[[], dict[str, str]] = dict
+    """Of servers, which no package tells."""
 
 
 SUITES = {
@@ -60,6 +74,35 @@ SUITES = {
                 "- Every record is acknowledged, and where it says durable synced, before the clock stops.",
             ),
             on_disk=True,
+        ),
+        Suite(
+            "durable",
+            durable.WORKLOADS,
+            durable.TARGETS,
+            (
+                "penstock",
+                "lmdb",
+                "rocksdict",
+                "litequeue",
+                "persist-queue",
+                "redis",
+                "nats-py",
+                "confluent-kafka",
+                "asyncpg",
+            ),
+            profiled=(),
+            about_targets="The median is judged. The goal against a server is 10, against a library 1.5.",
+            explained="raw",
+            how=(
+                "- “raw” is the limit: the very bytes that Penstock writes, packed beforehand, written with",
+                "  `os.write` and synced with `os.fdatasync` at the same points.",
+                "- Nobody is compared at a weaker durability than Penstock's; the column says how each one",
+                "  syncs. The settings are those of its documentation for that.",
+                "- Every sample of a server has one of its own, on loopback or a local socket, and its start is",
+                "  not counted. A peer that is not here is named and left out.",
+            ),
+            on_disk=True,
+            versions=durable.versions,
         ),
         Suite(
             "bus",
@@ -156,6 +199,23 @@ SUITES = {
                 "  and without one. A scrape reads a snapshot, a few milliseconds each, and is not in it.",
                 "- The time is that of the processor, the best of nine each.",
             ),
+        ),
+        Suite(
+            "frameworks",
+            frameworks.WORKLOADS,
+            frameworks.TARGETS,
+            ("penstock", "faststream", "redis", "nats-py", "confluent-kafka"),
+            profiled=(),
+            about_targets="The median is judged.",
+            explained="faststream",
+            how=(
+                "- “faststream” acknowledges each record when its handler returns. “penstock” commits every five",
+                "  seconds, as it comes; “penstock-commit” commits each record before the next.",
+                "- Every sample has a server of its own, in a folder of its own, on loopback. Both frameworks get",
+                "  the same server with the same settings. On Kafka FastStream does not wait for its commits.",
+            ),
+            on_disk=True,
+            versions=durable.versions,
         ),
         Suite(
             "brokers",

@@ -43,10 +43,11 @@ def put_many(folder: Path, load: Load, *, sync: bool) -> Sample:
     """A transaction with one ``putmulti`` per block."""
     values = load.values()
     with opened(folder, sync=sync) as environment:
-        return drive(load, lambda: _put_block(environment, values))
+        return drive(load, lambda: put_block(environment, values))
 
 
-def _put_block(environment: Any, values: list[bytes]) -> None:
+def put_block(environment: Any, values: list[bytes]) -> None:
+    """One transaction with a block."""
     with environment.begin(write=True) as transaction:
         cursor = transaction.cursor()
         keys = map(_KEY.pack, count(_next_key(cursor)))
@@ -73,7 +74,7 @@ def fill(folder: Path, load: Load, records: int) -> None:
     values = load.values()
     with opened(folder, sync=False) as environment:
         for _ in range(records // len(values)):
-            _put_block(environment, values)
+            put_block(environment, values)
 
 
 def read(folder: Path) -> int:

@@ -59,6 +59,11 @@ def _prepared(build: Callable[..., None], name: str, load: Load, records: int) -
     )
 
 
+def read_batches(folder: Path, records: int) -> Sample:
+    """All records of a log, in batches of objects."""
+    return _penstock(_batches, folder, records)
+
+
 def _rate(found: int, records: int, seconds: float) -> Sample:
     if found != records:
         raise RuntimeError(f"{found} records were read, {records} were written")

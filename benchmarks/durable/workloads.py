@@ -1,0 +1,170 @@
+"""The same three things with each peer: blocks of 1,000, single records, reading back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.brokers.common import pump
+from benchmarks.durable.servers import SERVERS, Client, ServerPeer
+from benchmarks.durable.stores import STORES, StorePeer
+from benchmarks.model import BATCH, Case, Load, Meter, Prepared, Sample, Scale, Workload, drive
+from benchmarks.peers import raw
+from benchmarks.publishers import EVERY_MESSAGE, fill, publish, publish_many
+from benchmarks.workloads.read import read_batches
+
+PAYLOAD_BYTES = 100
+TASKS = 64
+IN_FLIGHT = 4
+SERVER_RECORDS = 20_000
+"""The most that is read of a server."""
+SLOW_RECORDS = 500
+"""Those of queues that take each record out, to read."""
+OURS = "EVERY_MESSAGE: synced before the call returns"
+
+Job = Callable[[Client, Load], Coroutine[Any, Any, Sample]]
+
+
+def batches(scale: Scale) -> list[Case]:
+    """1,000 records in a call."""
+    load = Load.of(scale, PAYLOAD_BYTES)
+    case = partial(Case, "durable_batches", PAYLOAD_BYTES, "sync-1000")
+    return [
+        case("raw", "write + fdatasync of packed blocks",
+             lambda at: raw.append(at, load, sync=True), bound=True, durability="fdatasync"),
+        case("penstock", "publish_many, one call at a time",
+             lambda at: publish_many(at, load, EVERY_MESSAGE), durability=OURS),
+        case("penstock-pipelined", f"publish_many, {IN_FLIGHT} calls in flight",
+             lambda at: publish_many(at, load, EVERY_MESSAGE, in_flight=IN_FLIGHT), durability=OURS),
+        *(case(name, peer.how,
+               partial(_store, peer=peer, load=Load.of(scale, PAYLOAD_BYTES, peer.block)),
+               durability=peer.durability)
+          for name, peer in STORES.items()),
+        *(case(name, f"{peer.how}; {IN_FLIGHT} calls in flight",
+               partial(_server, peer=peer, load=load, job=_pump), durability=peer.durability)
+          for name, peer in SERVERS.items()),
+    ]  # fmt: skip
+
+
+def singles(scale: Scale) -> list[Case]:
+    """Every record durable when its call returns."""
+    load = Load.of(scale, PAYLOAD_BYTES, 1)
+    case = partial(Case, "durable_singles", PAYLOAD_BYTES, "sync-each")
+    return [
+        case("raw", "write + fdatasync of each record",
+             lambda at: raw.append(at, load, sync=True), bound=True, durability="fdatasync"),
+        case("penstock", f"await publish, {TASKS} tasks",
+             lambda at: publish(at, load, EVERY_MESSAGE, publishers=TASKS), durability=OURS),
+        *(case(name, "one writer, as it lets no more commit at a time",
+               partial(_store, peer=peer, load=load), durability=peer.durability)
+          for name, peer in STORES.items()),
+        *(case(name, f"{peer.how}; {TASKS} tasks",
+               partial(_server, peer=peer, load=load, job=_tasks), durability=peer.durability)
+          for name, peer in SERVERS.items()),
+    ]  # fmt: skip
+
+
+def reads(scale: Scale) -> list[Case]:
+    """All records as objects."""
+    load = Load.of(scale, PAYLOAD_BYTES)
+    records = max(1, scale.read_bytes // PAYLOAD_BYTES // BATCH) * BATCH
+    case = partial(Case, "durable_read", PAYLOAD_BYTES, "read")
+    log = Prepared("durable-log", lambda at: fill(at, load, records))
+    return [
+        case("penstock", "subscription, batches of objects, checksums verified",
+             lambda at: read_batches(at, records), prepared=log, bound=True),
+        *(case(name, peer.read_how, partial(_read_store, peer=peer, records=records))
+          for name, peer in STORES.items()),
+        *(case(name, peer.read_how,
+               partial(_server, peer=peer, load=load,
+                       job=partial(_read_server, records=min(records, SERVER_RECORDS))))
+          for name, peer in SERVERS.items()),
+    ]  # fmt: skip
+
+
+def _store(folder: Path, peer: StorePeer, load: Load) -> Sample:
+    values = load.values()
+    with peer.open(folder) as store:
+        return drive(load, lambda: store.append(values))
+
+
+def _read_store(folder: Path, peer: StorePeer, records: int) -> Sample:
+    values = Load(PAYLOAD_BYTES, 0, 0).values()[: peer.block]
+    blocks = max(1, (SLOW_RECORDS if peer.slow_read else records) // len(values))
+    with peer.open(folder) as store:
+        for _ in range(blocks):
+            store.append(values)
+        start = time.perf_counter()
+        return _checked(store.read(), blocks * len(values), time.perf_counter() - start)
+
+
+def _checked(found: int, records: int, seconds: float) -> Sample:
+    if found != records:
+        raise RuntimeError(f"{found} records were read, {records} were written")
+    return Sample(records / seconds)
+
+
+def _server(folder: Path, peer: ServerPeer, load: Load, job: Job) -> Sample:
+    async def run() -> Sample:
+        async with peer.open(folder) as client:
+            return await job(client, load)
+
+    return asyncio.run(run())
+
+
+async def _pump(client: Client, load: Load) -> Sample:
+    values = load.values()
+    return await pump(load, lambda: client.append(values))
+
+
+async def _tasks(client: Client, load: Load) -> Sample:
+    values = load.values()[:1]
+    await client.append(values)
+    meter = Meter(load)
+
+    async def publisher() -> None:
+        while meter.more():
+            meter.records += 1
+            await client.append(values)
+
+    await asyncio.gather(*(publisher() for _ in range(TASKS)))
+    return meter.sample()
+
+
+async def _read_server(client: Client, load: Load, records: int) -> Sample:
+    values = load.values()
+    for _ in range(records // len(values)):
+        await client.append(values)
+    start = time.perf_counter()
+    found = await client.read(records)
+    return _checked(found, records, time.perf_counter() - start)
+
+
+WORKLOADS = (
+    Workload(
+        "durable_batches",
+        "1,000 records in a call",
+        "Every contender syncs before its call returns. Servers get four calls at the same time, as "
+        "“penstock-pipelined” does; the others have one writer. persist-queue has no call for several "
+        "records and syncs each.",
+        batches,
+    ),
+    Workload(
+        "durable_singles",
+        "One record in a call",
+        "Each call returns when its record is durable. Penstock and the servers have 64 tasks that wait, "
+        "and may share syncs. The libraries let one writer commit at a time.",
+        singles,
+    ),
+    Workload(
+        "durable_read",
+        "Read back",
+        "All records, from the oldest on, as objects of Python. Queues take each record out, durably; they "
+        "are measured with 500 records, servers with 20,000 at most.",
+        reads,
+    ),
+)
