@@ -1,6 +1,18 @@
-"""What the README shows is what was measured."""
+"""What the README shows is what is there, and what was measured."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
 
 from benchmarks import headlines
+from examples.tour.sums import Account, Books
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_figures_of_the_readme_are_those_of_the_committed_results():
@@ -16,3 +28,91 @@ def test_what_stands_around_the_figures_stays():
     assert changed.endswith("\nb\n")
     assert "old" not in changed
     assert changed.count("\n| ") > len(headlines.HEADLINES)
+
+
+# ---------------------------------------------------------------------------------- the first screen
+
+
+def test_the_sums_of_the_tour_are_those_that_the_tour_has(monkeypatch):
+    """Everything that the tour publishes is fixed: its sizes, and the traffic of the shop by its seed."""
+    pytest.importorskip("pyspark", reason="the shop needs: pip install 'penstock[spark]'")
+    monkeypatch.delenv("PENSTOCK_EXAMPLE_FAST", raising=False)
+    monkeypatch.syspath_prepend(str(EXAMPLES / "shop_pipeline"))
+    kills, rush, shop, traffic = (
+        loaded(monkeypatch, place)
+        for place in (
+            "crash_demo/main.py",
+            "rush_hour/main.py",
+            "shop_pipeline/main.py",
+            "shop_pipeline/traffic.py",
+        )
+    )
+    made = traffic.Traffic(1, shop.VISITS)
+    for part in (made.first_half(), made.late(), made.second_half()):
+        list(part)
+    letters = rush.ORDERS // rush.STOLEN_EVERY
+    books = Books(
+        (
+            Account("kills", kills.RECORDS, kills.RECORDS),
+            Account("rush hour", rush.ORDERS, rush.ORDERS - letters, letters),
+            Account("alerts", traffic.ALERTS, traffic.ALERTS),
+            *(
+                Account(name, one.published, one.good, one.bad, one.duplicates + one.too_late)
+                for name, one in made.counts.items()
+            ),
+        )
+    )
+    assert books.wrong == []
+    assert f"PASS: {books.total}\n" in README
+
+
+def loaded(monkeypatch, place):
+    """A file of an example, as a module."""
+    name = f"readme_{place.replace('/', '_').removesuffix('.py')}"
+    found = importlib.util.spec_from_file_location(name, EXAMPLES / place)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    monkeypatch.setitem(sys.modules, name, module)
+    found.loader.exec_module(module)
+    return module
+
+
+def anchors_of(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"])
+def test_links_lead_to_headings_that_are_there(name):
+    page = ROOT / name
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        path, _, anchor = target.partition("#")
+        if "://" not in target and anchor:
+            assert anchor in anchors_of(page.parent / path if path else page), target
+
+
+def test_a_reader_finds_what_there_is():
+    for wanted in (
+        "![",
+        "$ make demo",
+        "$ make test",
+        "Do not use Penstock",
+        "(docs/quickstart.md)",
+        "(docs/how-to/index.md)",
+        "(docs/reference/index.md)",
+        "(ARCHITECTURE.md)",
+        "(examples/README.md)",
+    ):
+        assert wanted in README
+
+
+@pytest.mark.parametrize("level", ["in memory", "EVERY_MESSAGE", "EVERY_N_MESSAGES", "TIMED"])
+def test_what_survives_is_told_for_each_level(level):
+    text = README.partition("## What survives what")[2].partition("\n## ")[0]
+    heading, _, *rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert level in heading
+    faults = ("handler", "process", "machine", "disk", "bit")
+    assert [fault for fault in faults if not any(fault in row for row in rows)] == []
+    assert {row.count("|") for row in rows} == {heading.count("|")}
