@@ -35,7 +35,10 @@ exclude_also =
     ^\\s*\\.\\.\\.$
 """
 TESTS = (
+    "tests/bus/test_event_log.py",
+    "tests/bus/test_event_log_failures.py",
     "tests/log",
+    "tests/test_speedups.py",
     "tests/transports/test_embedded.py",
     "tests/transports/test_embedded_conformance.py",
     "tests/transports/test_embedded_groups.py",

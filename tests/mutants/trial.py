@@ -27,7 +27,7 @@ from tests.mutants.mutating import Mutant, MutatedModule, put_in
 
 SERVERS = {"postgres_dsn", "s3_url"}
 MEMORY_MAX = 16 << 30
-HANG_SECONDS = 300
+HANG_SECONDS = 600
 TEMPORARY = "PYTEST_DEBUG_TEMPROOT"
 """Where pytest makes the folders of tests; each process has its own."""
 
@@ -164,7 +164,7 @@ class Trial:
     ) -> None:
         code = BROKEN
         try:
-            os.setpgid(0, 0)
+            os.setsid()
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
             _silence()
             if mutant is not None:

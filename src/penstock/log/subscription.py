@@ -105,12 +105,8 @@ class Subscription:
             return
         if self._opening is None:
             self._opening = self._begin(Membership.open)
-        opening = self._opening
-        try:
-            await asyncio.shield(opening)
-        finally:
-            if opening.done():
-                self._opening = None
+            self._opening.add_done_callback(self._opened)
+        await asyncio.shield(self._opening)
         self._check_open()
 
     async def close(self) -> None:
@@ -297,6 +293,10 @@ class Subscription:
         if not work.cancelled():
             # Its caller may be gone.
             work.exception()
+
+    def _opened(self, _: asyncio.Future[None]) -> None:
+        """Well or badly: after a failure it can be tried again."""
+        self._opening = None
 
     def _release_soon(self) -> asyncio.Future[None]:
         self._closed = True
