@@ -12,6 +12,7 @@ from penstock.stores.base import PersistentBackingStore
 from penstock.system import System
 from penstock.testing import InlineWorker, VirtualClock
 from penstock.testing.bus_fixtures import Keyed, Ping, Pong, Table
+from penstock.testing.clock import threads_work
 
 BUSES_MAX = 2
 """What a test of the suite makes at most."""
@@ -37,12 +38,14 @@ class DurableBus(ScalableMessageBus):
 
 
 class PatientTable(Table):
-    """For a log with threads of its own: lets them have time."""
+    """For a log with threads of its own: lets them have time, until they all sleep."""
 
     async def idle(self) -> None:
-        for _ in range(10):
+        quiet = 0
+        while quiet < 10:
             await super().idle()
             await asyncio.sleep(0.002)
+            quiet = 0 if threads_work() else quiet + 1
 
 
 class DurableBuses:
