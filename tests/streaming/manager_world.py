@@ -8,7 +8,7 @@ from penstock.testing import VirtualClock
 from penstock.testing.clock import until_idle
 from penstock.transports import EmbeddedTransport
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 120.0
 
 
 class GatedTransport(EmbeddedTransport):

@@ -9,10 +9,10 @@ import pytest
 
 from penstock.streaming import StreamingScalingManager, process_member
 from tests.streaming import worker_handlers
-from tests.streaming.manager_world import take, until
+from tests.streaming.manager_world import WAIT_SECONDS, take, until
 
 QUICK: dict = {"subscribe_options": {"lease_seconds": 2.0}}
-"""Who dies is noticed soon."""
+"""Who dies is noticed soon. On a busy machine one that lives may be noticed too: then events come again."""
 MANY = [b"%d" % number for number in range(40)]
 
 
@@ -86,15 +86,15 @@ async def test_a_process_that_is_killed_is_started_again_and_nothing_is_lost(str
     async with run:
         [first] = await pids(run)
         await publish(streams, folder)
-        await until(lambda: total(folder) == 40)
+        await until(lambda: total(folder) >= 40)
         os.kill(first, signal.SIGKILL)
-        await until(lambda: run.statistics().restarts == 1)
+        await until(lambda: run.statistics().restarts >= 1)
         await publish(streams, folder, [b"more"] * 3)
         await until(lambda: any(pid != first for pid in lines(folder)))
         await until(
             lambda: (
                 sum(line == "more more" for several in lines(folder).values() for line in several)
-                == 3
+                >= 3
             )
         )
         assert "-9" in run.statistics().last_error
@@ -103,14 +103,18 @@ async def test_a_process_that_is_killed_is_started_again_and_nothing_is_lost(str
 
 
 async def test_a_process_that_is_silent_is_killed_and_started_again(streams, folder, monkeypatch):
-    monkeypatch.setattr(process_member, "HEARTBEATS_MISSED_MAX", 5)
     run = streams.run("orders", "billing", worker_handlers.write_down, executor="process", **QUICK)
     async with run:
         [first] = await pids(run)
         await publish(streams, folder)
-        await until(lambda: total(folder) == 40)
+        await until(lambda: total(folder) >= 40)
+        # From now on: starting may take longer, and is not silence. It counts from the next heartbeat on.
+        monkeypatch.setattr(process_member, "HEARTBEATS_MISSED_MAX", 5)
+        member = run._places[0].member
+        last = member._figures
+        await until(lambda: member._figures is not last)
         os.kill(first, signal.SIGSTOP)
-        await until(lambda: run.statistics().restarts == 1)
+        await until(lambda: run.statistics().restarts >= 1)
         assert "silent" in run.statistics().last_error
         assert not is_alive(first)
 
@@ -123,7 +127,6 @@ async def test_what_fails_in_a_process_goes_to_the_dead_letters(streams, folder)
         executor="process",
         attempts=1,
         dead_letter_topic="orders.dead",
-        **QUICK,
     )
     async with run:
         await publish(streams, folder, MANY[:3])
@@ -134,14 +137,14 @@ async def test_what_fails_in_a_process_goes_to_the_dead_letters(streams, folder)
 
 
 async def test_a_worker_stops_when_its_program_is_gone(streams, folder):
-    run = streams.run("orders", "billing", worker_handlers.write_down, executor="process", **QUICK)
+    run = streams.run("orders", "billing", worker_handlers.write_down, executor="process")
     async with run:
         [pid] = await pids(run)
         await publish(streams, folder)
-        await until(lambda: total(folder) == 40)
+        await until(lambda: total(folder) >= 40)
         member = run._places[0].member
         member._process.stdin.close()  # as it happens when the program dies
-        await asyncio.wait_for(member._process.wait(), 60)
+        await asyncio.wait_for(member._process.wait(), WAIT_SECONDS)
         assert member._process.returncode == 0
         lag = await streams.transport().lag("orders", "billing")
         assert sum(one.records for one in lag) == 0
