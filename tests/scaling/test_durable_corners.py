@@ -345,10 +345,11 @@ async def test_who_leaves_an_atomic_group_that_is_written_leaves_it_whole(queue,
         seen: list[int] = []
         bus.subscribe(Base, numbers(seen))
         bus.subscribe(Derived, numbers(seen))
-        gate = asyncio.Event()
+        began, gate = asyncio.Event(), asyncio.Event()
         commit = Transaction.commit
 
         async def commit_late(transaction):
+            began.set()
             await gate.wait()
             return await commit(transaction)
 
@@ -360,7 +361,7 @@ async def test_who_leaves_an_atomic_group_that_is_written_leaves_it_whole(queue,
                 group.publish(Derived(2))
 
         task = asyncio.ensure_future(publish_both())
-        await asyncio.sleep(0.02)
+        await began.wait()
         task.cancel()
         await asyncio.wait([task])
         gate.set()
