@@ -27,7 +27,8 @@ from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, va
 from penstock.transports import open_transport
 from tests.transports.application import check_application
 from tests.transports.proxy import Proxy
-from tests.transports.servers.kafka import KafkaServer, free_ports, kafka_server
+from tests.transports.servers.kafka import KafkaServer, kafka_server
+from tests.transports.servers.ports import free_port
 
 pytest.importorskip("confluent_kafka")
 from penstock.transports.kafka import KafkaTransport
@@ -130,7 +131,7 @@ async def test_secrets_come_from_the_environment_and_are_told_to_nobody(monkeypa
     monkeypatch.setenv("PENSTOCK_KAFKA_USERNAME", "ada")
     monkeypatch.setenv("PENSTOCK_KAFKA_PASSWORD", SECRET)
     caplog.set_level(logging.DEBUG)
-    (port,) = free_ports(1)
+    port = free_port()
     transport = KafkaTransport(
         f"kafka://127.0.0.1:{port}?security.protocol=SASL_PLAINTEXT&sasl.mechanisms=PLAIN",
         connect_seconds=0.5,
@@ -154,7 +155,7 @@ class _Refusing:
 
 
 async def test_a_broker_that_is_down_is_unreachable_within_the_deadline():
-    (port,) = free_ports(1)
+    port = free_port()
     transport = KafkaTransport(f"kafka://127.0.0.1:{port}", connect_seconds=0.5)
     async with asyncio.timeout(WAIT_SECONDS):
         with pytest.raises(Unreachable, match=f"127.0.0.1:{port}") as refused:

@@ -6,7 +6,6 @@ import base64
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.java import CACHE, quick_options
+from tests.transports.servers.ports import free_ports
 
 VERSION = "4.3.0"
 JARS = CACHE / f"kafka-{VERSION}"
@@ -27,7 +27,7 @@ MISSING = (
     if not (JARS / ".complete").exists() or shutil.which("java") is None
     else None
 )
-START_SECONDS = 90.0
+START_SECONDS = 200.0
 FORMAT = "kafka.tools.StorageTool"
 JAVA = ["java", "-Xmx384m"]
 
@@ -54,16 +54,6 @@ SETTINGS = {
     "controller.quorum.fetch.timeout.ms": "400",
     "log.cleaner.dedupe.buffer.size": "8000000",
 }
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has; held together, so that they differ."""
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [int(one.getsockname()[1]) for one in listeners]
-    finally:
-        for one in listeners:
-            one.close()
 
 
 class KafkaServer:

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests.java import CACHE, quick_options
-from tests.transports.servers.kafka import free_ports
+from tests.transports.servers.ports import free_ports
 
 VERSION = "4.0.7"
 JARS = CACHE / f"pulsar-{VERSION}"
@@ -30,7 +30,7 @@ MISSING = (
     if not (JARS / ".complete").exists() or shutil.which("java") is None
     else None
 )
-START_SECONDS = 120.0
+START_SECONDS = 200.0
 OPENED = [
     "java.base/java.io", "java.base/java.lang", "java.base/java.nio", "java.base/java.util.zip",
     "java.base/jdk.internal.loader", "java.base/jdk.internal.misc", "java.base/jdk.internal.platform",

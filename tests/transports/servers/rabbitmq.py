@@ -21,7 +21,7 @@ MISSING = (
     if not SCRIPT.exists() or shutil.which("epmd") is None
     else None
 )
-START_SECONDS = 90.0
+START_SECONDS = 200.0
 STOP_SECONDS = 20.0
 STREAMS = "rabbit_stream_coordinator"
 """What looks after the streams; it is there when the first one was made."""
