@@ -8,7 +8,7 @@ from tests.dashboard.browsing import ROOT, chromium, dashboard_of
 
 SHOTS = ROOT / "build" / "screenshots"
 WIDE, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
-PATIENCE_MS = 20_000
+PATIENCE_MS = 60_000
 # The address of each page, and what is there when it is drawn.
 PAGES = {
     "overview": ("/", ".ps-finding"),
@@ -280,7 +280,7 @@ def test_the_theme_is_chosen_and_kept(tab):
     tab.wait_for_function("() => document.body.classList.contains('body--dark')")
     tab.get_by_role("button", name="Theme: dark").wait_for()
     visit(tab, "/scaling")
-    assert tab.evaluate("() => document.body.classList.contains('body--dark')")
+    tab.wait_for_function("() => document.body.classList.contains('body--dark')")
     tab.context.clear_cookies()
 
 

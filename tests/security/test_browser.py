@@ -7,7 +7,7 @@ import pytest
 from tests.dashboard.browsing import chromium, dashboard_of
 from tests.security.corpus import MARKUP
 
-PATIENCE_MS = 30_000
+PATIENCE_MS = 60_000
 SIGNS = """() => [
   ...[...document.querySelectorAll('img')].filter(one => one.getAttribute('src') === 'x').map(_ => 'an image'),
   ...[...document.querySelectorAll('main script')].map(_ => 'a script'),
