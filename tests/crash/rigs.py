@@ -33,7 +33,7 @@ from tests.scoreboard import Scores
 
 PROGRAM = Path(program.__file__)
 F_SETPIPE_SZ = 1031
-DEADLINE_SECONDS = 50.0
+DEADLINE_SECONDS = 150.0
 
 
 def seed_of(request: pytest.FixtureRequest) -> int:

@@ -26,7 +26,7 @@ COUNTS = st.integers(1, 5)
 QUEUES = st.integers(0, 1)
 NAMES = st.sampled_from(["billing", "shipping"])
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
-WAIT_SECONDS = 20
+WAIT_SECONDS = 120
 
 
 @dataclass

@@ -12,7 +12,7 @@ from penstock.log.names import group_bell_key
 from penstock.stores import DirectoryStore, MemoryStore, SqliteStore
 from penstock.testing.queue_fixtures import settle
 
-WAIT = 20.0
+WAIT = 120.0
 TOPICS = {"orders": 4}
 
 

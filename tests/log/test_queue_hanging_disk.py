@@ -11,7 +11,7 @@ from penstock.errors import Closed, DeadlineExceeded, PenstockError
 from penstock.system import OsFiles
 from penstock.testing.queue_fixtures import everything, numbered, records_of, settle, values_of
 
-WAIT_SECONDS = 30
+WAIT_SECONDS = 120
 
 
 class HangingFiles(OsFiles):

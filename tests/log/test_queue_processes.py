@@ -12,7 +12,7 @@ from penstock.errors import SubscriberBusy
 from penstock.hashing import fnv1a
 from penstock.testing.queue_fixtures import everything, numbered, settle, values_of
 
-WAIT_SECONDS = 40
+WAIT_SECONDS = 120
 KEYS = [b"", b"a", b"foobar", b"order-17", bytes(range(256)), "Grüße".encode()]
 
 HEADER = """

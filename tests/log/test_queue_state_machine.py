@@ -33,7 +33,7 @@ TOPICS = st.sampled_from(["a", "b"])
 NAMES = st.sampled_from(["billing", "shipping"])
 KEYS = st.none() | st.sampled_from([b"k1", b"k2", b"k3"])
 POLICIES = st.sampled_from(list(FsyncPolicy))
-WAIT_SECONDS = 30
+WAIT_SECONDS = 120
 
 
 @dataclass

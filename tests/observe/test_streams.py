@@ -25,7 +25,7 @@ def observer(clock):
 
 
 async def until(wanted):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while not wanted():
             await asyncio.sleep(0.005)
 

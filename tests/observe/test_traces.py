@@ -90,7 +90,7 @@ async def test_the_trace_goes_through_streams(exporter, tracing):
         await streams.create_topic("orders")
         async with streams.run("orders", "billing", handle, attempts=1):
             await streams.publish("orders", b"1", key="a")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 await seen.wait()
                 while len(exporter.get_finished_spans()) < 2:
                     await asyncio.sleep(0)

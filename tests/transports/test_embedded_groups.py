@@ -22,7 +22,7 @@ from penstock.testing import VirtualClock
 from penstock.testing.transport_fixtures import by_partition, numbered, take, values_of
 from penstock.transports import EmbeddedTransport
 
-WAIT = 20.0
+WAIT = 120.0
 LEASE = 10.0
 
 

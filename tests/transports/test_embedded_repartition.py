@@ -10,7 +10,7 @@ from penstock.transports import EmbeddedTransport
 
 TOPIC = "orders"
 KEYS = 10
-WAIT_SECONDS = 40
+WAIT_SECONDS = 120
 
 
 async def produce(transport, first, end):

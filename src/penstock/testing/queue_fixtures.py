@@ -17,7 +17,7 @@ from penstock.testing.worker import InlineWorker
 MakeQueue = Callable[..., WalMessageQueue]
 """Takes the keyword arguments of :class:`WalMessageQueue`, but not the store."""
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 100.0
 """For what is about to happen: long, as nothing waits that long unless it fails."""
 
 EXAMPLES = settings(

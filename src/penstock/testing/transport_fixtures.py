@@ -13,7 +13,7 @@ from penstock.transports import Consumer, StreamRecord, Transport
 MakeTransport = Callable[..., Transport]
 """Takes the options of the transport, but not the place."""
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 100.0
 """For what is about to happen: long, as nothing waits that long unless it fails."""
 
 

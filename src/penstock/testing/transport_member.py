@@ -55,7 +55,7 @@ async def _obey(consumer: Consumer) -> None:
     while word := (await asyncio.to_thread(sys.stdin.readline)).strip():
         try:
             if word == "take":
-                batch = await consumer.next_batch(timeout=30)
+                batch = await consumer.next_batch(timeout=100)
                 say("got", *_about(batch))
             elif word == "commit":
                 await consumer.commit(batch)

@@ -26,7 +26,7 @@ from penstock.testing.transport_fixtures import (
 )
 
 MEMBER = transport_member.__name__
-SAID_SECONDS = 4 * WAIT_SECONDS
+SAID_SECONDS = 2 * WAIT_SECONDS
 """For a process to start, or to do what it is told, which has a deadline of its own."""
 
 
