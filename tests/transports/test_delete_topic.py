@@ -23,7 +23,7 @@ async def test_all_of_a_topic_goes(url):
         await transport.create_topic("others")
         await transport.produce("orders", [b"1", b"2", b"3"])
         async with transport.subscribe("orders", "billing") as billing:
-            await billing.commit(await billing.next_batch(timeout=20))
+            await billing.commit(await billing.next_batch(timeout=100))
             with pytest.raises(SubscriberBusy):
                 await transport.delete_topic("orders")
         await transport.delete_topic("orders")

@@ -466,7 +466,7 @@ async def _kills(server: KafkaServer, topic: str, rounds: int) -> None:
     async def produce(transport):
         while not stop.is_set():
             values = numbered(50, len(acknowledged))
-            await transport.produce(topic, values, timeout=60)
+            await transport.produce(topic, values, timeout=250)
             acknowledged.extend(values)
 
     got: Counter[bytes | None] = Counter()
@@ -506,7 +506,7 @@ async def _more(acknowledged, work) -> None:
 
 
 async def _until(is_so, work) -> None:
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(250):
         while not is_so():
             for one in work:
                 if one.done():

@@ -572,7 +572,8 @@ async def _kills(own, topic, times: int) -> None:
         number = 0
         while not ended.is_set():
             values = [b"%d-%d" % (who, number + n) for n in range(50)]
-            await transport.produce(topic, values, keys=[b"%d" % who] * 50)
+            keys = [b"%d" % who] * 50
+            await transport.produce(topic, values, keys=keys, timeout=WAIT_SECONDS)
             acknowledged.extend(values)
             number += 50
 
