@@ -333,6 +333,42 @@ async def test_a_partition_that_comes_while_it_waits_begins_at_its_first_record(
     assert (batch.partition, batch.records[0].offset) == (0, 0)
 
 
+class SlowToSeek(Scripted):
+    """Seeks when the test lets it."""
+
+    def __init__(self, *partitions):
+        super().__init__(*partitions)
+        self.sought = []
+        self.allowed = asyncio.Semaphore(0)
+
+    async def seek(self, to, *, partition=None):
+        self.sought.append(partition)
+        await self.allowed.acquire()
+        await super().seek(to, partition=partition)
+
+
+async def test_a_loop_that_is_cancelled_again_and_again_comes_forward(plain, checkpoints):
+    """Each call has time for one partition; the ones before it are not begun again."""
+    await checkpoints.create(plain)
+    for partition in range(3):
+        await checkpoints.claim(plain, "orders", partition, start=6)
+    consumer = SlowToSeek(0, 1, 2)
+    loop = exactly_once(consumer, checkpoints, plain, records_max=2)
+    for partition in range(2):
+        call = asyncio.ensure_future(anext(loop))
+        assert not await turns(call)
+        assert consumer.sought[-1] == partition
+        consumer.allowed.release()
+        await turns(call)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    consumer.allowed.release()
+    batch = await anext(loop)
+    assert (batch.partition, batch.records[0].offset) == (0, 6)
+    assert consumer.sought == [0, 1, 1, 2, 2]
+
+
 async def turns(task):
     for _ in range(20):
         await asyncio.sleep(0)

@@ -117,6 +117,9 @@ class ExactlyOnce(AsyncIterator[CheckpointedBatch]):
         self._has: Assigned | None = None
         """What the claims are of."""
         self._claims: dict[int, DatabaseClaim] = {}
+        self._claiming: Assigned | None = None
+        self._begun: dict[int, DatabaseClaim] = {}
+        """What was claimed so far of an assignment; whoever was cancelled in between goes on there."""
         self._given: CheckpointedBatch | None = None
         """Delivered, and not seen in the database yet."""
         self._ahead: dict[int, int] = {}
@@ -126,7 +129,7 @@ class ExactlyOnce(AsyncIterator[CheckpointedBatch]):
         self._followed = self._clock.monotonic()
 
     async def __anext__(self) -> CheckpointedBatch:
-        """The next batch. May be cancelled and called again: nothing is lost."""
+        """The next batch. May be cancelled and called again: nothing is lost, and what was claimed stays."""
         while True:
             await self._see_saved()
             if self._clock.monotonic() - self._followed >= self._follow_seconds:
@@ -167,18 +170,22 @@ class ExactlyOnce(AsyncIterator[CheckpointedBatch]):
     async def _claim_all(self) -> None:
         """Take over what the consumer has now, and go to where the database is."""
         has = self._consumer.assignment()
+        if self._claiming != has:
+            self._claiming, self._begun = has, {}
         try:
-            claims = await self._claim(has.generation)
+            await self._claim_rest(has.generation)
         except Fenced:
             # The group has gone on, and the consumer has not heard of it yet.
             if not await self._hears_of_another(has):
                 raise
         else:
-            self._claims, self._has, self._ahead, self._put_back = claims, has, {}, {}
+            self._claims, self._has, self._ahead, self._put_back = self._begun, has, {}, {}
+            self._claiming, self._begun = None, {}
 
-    async def _claim(self, generation: int) -> dict[int, DatabaseClaim]:
-        claims = {}
+    async def _claim_rest(self, generation: int) -> None:
         for partition, position in self._consumer.positions().items():
+            if partition in self._begun:
+                continue
             claim = await self._checkpoints.claim(
                 self._connection,
                 self._consumer.topic,
@@ -188,8 +195,7 @@ class ExactlyOnce(AsyncIterator[CheckpointedBatch]):
             )
             if claim.next_offset != position:
                 await self._consumer.seek(claim.next_offset, partition=partition)
-            claims[partition] = claim
-        return claims
+            self._begun[partition] = claim
 
     async def _hears_of_another(self, has: Assigned) -> bool:
         """Wait until the consumer has another assignment; False when its time is up."""
