@@ -1,5 +1,6 @@
 """Zombies: processes that were stopped, replaced, and wake up in the middle of what they did."""
 
+import asyncio
 import os
 import signal
 
@@ -7,7 +8,8 @@ import pytest
 
 from penstock import TopicConfig, WalMessageQueue
 from penstock.transports.embedded import EmbeddedTransport
-from tests.log.test_queue_processes import started
+from tests.log.test_queue_processes import WAIT_SECONDS, started
+from tests.stopping import stop_between_calls
 
 # Consumes one batch, is stopped before it commits, and says what came of the commit.
 CONSUME = """
@@ -16,7 +18,7 @@ from penstock.transports.embedded import EmbeddedTransport
 
 async def main():
     async with EmbeddedTransport(path) as transport:
-        async with transport.subscribe("orders", "billing", lease_seconds=0.3) as consumer:
+        async with transport.subscribe("orders", "billing", lease_seconds=1.0) as consumer:
             batch = await consumer.next_batch()
             tx = transport.queue.transaction(sys.argv[2])
             await tx.publish("invoices", b"zombie")
@@ -58,9 +60,9 @@ async def test_a_zombie_of_a_group_changes_nothing(tmp_path, name):
         await transport.produce("orders", [b"1", b"2"])
         async with started(CONSUME, path, name) as zombie:
             pid = await zombie.hear()
-            os.kill(pid, signal.SIGSTOP)
+            await asyncio.to_thread(stop_between_calls, pid)
             async with transport.subscribe("orders", "billing") as consumer:
-                batch = await consumer.next_batch(30)
+                batch = await consumer.next_batch(WAIT_SECONDS)
                 async with transport.queue.transaction("ours") as tx:
                     await tx.publish_many("invoices", [one.value for one in batch.records])
                     tx.commit_offsets(consumer, batch)
@@ -75,7 +77,7 @@ async def test_a_zombie_of_an_outbox_is_fenced(tmp_path):
     path = tmp_path / "log"
     async with started(PUBLISH, path) as zombie, WalMessageQueue(path) as queue:
         pid = await zombie.hear()
-        os.kill(pid, signal.SIGSTOP)
+        await asyncio.to_thread(stop_between_calls, pid)
         async with queue.producer("outbox") as producer:
             assert (await producer.publish("rows", b"0", sequence=0)).repeated
             await producer.publish("rows", b"1", sequence=1)

@@ -24,6 +24,7 @@ from tests.schedules import zombie_process, zombie_scenarios
 from tests.schedules.zombie_process import LEASE_SECONDS, ONE
 from tests.schedules.zombie_scenarios import OUT, TOPIC, Tries
 from tests.scoreboard import Scores, amount, short_amount
+from tests.stopping import stop_between_calls
 
 processes.set_forkserver_preload([zombie_process.__name__])
 
@@ -112,7 +113,7 @@ class Stopped:
         theirs.close()
         assert heard(self.link) == "holding"
         assert self.child.pid is not None
-        os.kill(self.child.pid, signal.SIGSTOP)
+        stop_between_calls(self.child.pid)
 
     def go_on(self) -> None:
         """It wakes up in the middle of what it did."""
@@ -122,13 +123,13 @@ class Stopped:
 
     def end(self) -> tuple[int, list[str]]:
         tried, accepted = heard(self.link)
-        self.child.join(30)
+        self.child.join(120)
         self.link.close()
         return tried, accepted
 
 
 def heard(link: Connection) -> Any:
-    assert link.poll(60), "the process says nothing"
+    assert link.poll(120), "the process says nothing"
     return link.recv()
 
 
@@ -136,7 +137,7 @@ async def take_over(transport: EmbeddedTransport, stack: AsyncExitStack, group: 
     """Wait until the lease of the one that is stopped is over; commit, and publish one record."""
     consumer = transport.subscribe(TOPIC, group, lease_seconds=10)
     await stack.enter_async_context(consumer)
-    batch = await consumer.next_batch(60, 100)
+    batch = await consumer.next_batch(120, 100)
     async with transport.queue.transaction(group) as transaction:
         await transaction.publish(OUT, b"owner")
         transaction.commit_offsets(consumer, batch)

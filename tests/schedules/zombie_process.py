@@ -49,7 +49,7 @@ class Zombie:
         await stack.enter_async_context(consumer)
         producer = transport.queue.producer(group)
         await producer.open()
-        return cls(transport.queue, consumer, producer, await consumer.next_batch(30, 3))
+        return cls(transport.queue, consumer, producer, await consumer.next_batch(120, 3))
 
     async def go_on(self, tries: Tries) -> None:
         await tries.late("batch", self.consumer.commit(self.batch))

@@ -1,0 +1,41 @@
+"""Stopping a process that is a member of a group, without stopping the whole group.
+
+A process that is stopped while it holds the lock of a group holds up the others until it goes on. A
+member takes that lock with every heartbeat. So a test that stops one, and has others take over, looks
+whether it holds a lock, and lets it go on for a moment if so.
+"""
+
+import os
+import select
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+WAIT_SECONDS = 120.0
+PAUSE_SECONDS = 0.003
+
+
+def stop_between_calls(pid: int) -> None:
+    """Return when the process is stopped, and holds no lock of a file."""
+    until = time.monotonic() + WAIT_SECONDS
+    os.kill(pid, signal.SIGSTOP)
+    while not _is_stopped(pid) or _holds_a_lock(pid):
+        assert time.monotonic() < until, "it does not stop, or holds a lock all the time"
+        if _is_stopped(pid):
+            os.kill(pid, signal.SIGCONT)
+            select.select([], [], [], PAUSE_SECONDS)
+            os.kill(pid, signal.SIGSTOP)
+        select.select([], [], [], PAUSE_SECONDS)
+
+
+def _is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2][0] == "T"
+
+
+def _holds_a_lock(pid: int) -> bool:
+    for one in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with suppress(OSError):
+            if "lock:" in one.read_text(encoding="ascii"):
+                return True
+    return False
