@@ -64,8 +64,8 @@ async def test_a_sync_that_fails_in_an_unforeseen_way_poisons_and_hangs_nobody(t
     files.failing = True
     offset = (await queue.publish("orders", b"second")).offset
     with pytest.raises((MemoryError, Poisoned)):
-        await queue.wait_durable("orders", offset, timeout=10)
+        await queue.wait_durable("orders", offset, timeout=120)
     with pytest.raises(Poisoned):
-        await queue.publish("orders", b"third", timeout=10)
+        await queue.publish("orders", b"third", timeout=120)
     with suppress(PenstockError, MemoryError):
-        await queue.close(timeout=10)
+        await queue.close(timeout=120)

@@ -150,7 +150,7 @@ async def test_a_subscriber_name_is_held_by_one_process_and_free_when_it_dies(tm
             with pytest.raises(SubscriberBusy, match="billing"):
                 await queue.subscribe("orders", "billing").open()
         first.kill()
-        first.wait(10)
+        first.wait(120)
         async with WalMessageQueue(tmp_path) as queue:
             await queue.create_topic("orders")
             async with queue.subscribe("orders", "billing") as subscription:
@@ -170,7 +170,7 @@ async def test_a_forked_child_is_refused_and_the_parent_goes_on(tmp_path):
 async def test_a_child_that_lives_on_holds_no_lock_of_its_dead_parent(tmp_path):
     with running("die_with_a_child", tmp_path) as parent:
         assert line_of(parent) == "forked"
-        parent.wait(10)
+        parent.wait(120)
         async with WalMessageQueue(tmp_path) as queue:
             await queue.publish("orders", b"free")
             async with queue.subscribe("orders", "billing") as subscription:

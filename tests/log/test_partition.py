@@ -363,7 +363,7 @@ def test_a_fork_lets_go_of_the_parents_files_and_opens_its_own(tmp_path):
     child.start()
     assert here.recv() == "refused"
     assert here.recv() == 1
-    child.join(20)
+    child.join(120)
     assert child.exitcode == 0
     assert log.append([values_draft(b"2")], sync=True).base_offsets == [2]
     values = [record.value for record in read_records(PartitionReader(store, KEYS))]

@@ -181,7 +181,7 @@ def test_closing_ends_a_call_that_waits(postgres_dsn, unique):
         while not other._locks._entries:
             pass
         other.close()
-        thread.join(10)
+        thread.join(120)
         assert not thread.is_alive()
     store.close()
     assert [type(one) for one in outcome] == [Closed]
