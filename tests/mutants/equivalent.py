@@ -48,6 +48,24 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "left out",
         "entries are looked for from the first one on, which takes longer and finds the same",
     ),
+    Equivalent(
+        "arrow.to_batch",
+        "views = [entry.view(copy=False) for entry in entries]",
+        "False to True",
+        "a copy has the same bytes",
+    ),
+    Equivalent(
+        "topic.TopicFile.generations",
+        "data = self._store.read(self.key, 0, TOPIC_BYTES_MAX + 1)",
+        "1 to 2",
+        "a file that long holds no generation that this release has written",
+    ),
+    Equivalent(
+        "changes.Changes._poll",
+        "waited_for = [name for name, waiters in self._waiters.items() if waiters]",
+        "no filter",
+        "topics are asked that nobody waits for, and nobody hears of it",
+    ),
 )
 _KNOWN = {(one.function, one.text, one.change) for one in EQUIVALENT}
 

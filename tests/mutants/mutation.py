@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -70,20 +70,26 @@ class Reach(NamedTuple):
     seconds: Mapping[str, float]
 
     def of(self, mutant: Mutant) -> list[str]:
-        """The tests for a mutant: those of its own file first, then the quick ones."""
+        """The tests for a mutant: those of its own file, then of all others in turn, the quick ones first."""
         stem = mutant.module.rpartition(".")[2]
         found = self.tests.get(mutant.module, {}).get(mutant.line, [])
         known = [one for one in set(found) if self.seconds.get(one, 99.0) <= TEST_SECONDS_MAX]
-        own = f"/test_{stem}.py::"
-        known.sort(key=lambda one: (own not in one, self.seconds[one], one))
-        chosen: list[str] = []
-        total = 0.0
+        known.sort(key=lambda one: (self.seconds[one], one))
+        ranks: Counter[str] = Counter()
+        ranked: list[tuple[bool, int, str]] = []
         for one in known:
+            file = one.partition("::")[0]
+            ranks[file] += 1
+            ranked.append((not file.endswith(f"/test_{stem}.py"), ranks[file], one))
+        return list(self._within_budget(one for _, _, one in sorted(ranked)))
+
+    def _within_budget(self, tests: Iterable[str]) -> Iterator[str]:
+        total = 0.0
+        for one in tests:
             total += self.seconds[one]
-            if chosen and total > MUTANT_SECONDS_MAX:
-                break
-            chosen.append(one)
-        return chosen
+            if total > MUTANT_SECONDS_MAX and total > self.seconds[one]:
+                return
+            yield one
 
 
 def modules() -> dict[str, MutatedModule]:

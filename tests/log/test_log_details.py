@@ -1,0 +1,366 @@
+"""Details of the log that nobody would miss at once: figures, messages, what is closed, what is looked at how often."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from penstock import FsyncPolicy, TopicConfig, WalMessageQueue
+from penstock.errors import Closed, Fenced, InvalidName, InvalidOption, StoreFailed
+from penstock.log.batch import Batch, Parcel
+from penstock.log.codec import Codec
+from penstock.log.columns import HEADERS, Columns
+from penstock.log.engine import Engine
+from penstock.log.group_member import Member
+from penstock.log.group_state import checked_topics
+from penstock.log.head import Head
+from penstock.log.inspection import VerifyReport, _Inspector
+from penstock.log.lag import lag_of
+from penstock.log.names import SegmentName
+from penstock.log.partition_check import PartitionCheck
+from penstock.log.places import Place
+from penstock.log.producer_file import ProducerFile
+from penstock.log.receipts import Receipt
+from penstock.log.repair import repair
+from penstock.log.repair_partition import PartitionRepair, _Part
+from penstock.log.retention import Needs, plan_retention
+from penstock.log.tiering import move_sealed
+from penstock.log.topic import PARTITIONS_MAX, Retention, TopicFile
+from penstock.log.transaction_decision import Decision, DecisionFiles
+from penstock.log.transaction_reroute import _columns
+from penstock.log.transaction_staging import note
+from penstock.log.walk import Stretch
+from penstock.log.writer import TopicWriter
+from penstock.stores.memory import MemoryStore
+from penstock.testing.worker import simulated_system
+from tests.log.small_log import KEYS, TOPIC, SmallLog, file_names, log_key
+from tests.log.strategies import draft_of
+from tests.log.test_small_promises import make, part
+
+# Writers
+
+
+async def test_syncs_are_measured():
+    system = simulated_system(immediate=True)
+    async with make(system) as queue:
+        for _ in range(3):
+            await queue.publish(TOPIC, b"x", durable=True)
+        assert queue._opened[TOPIC].logs[0].syncs.durations().count == 3
+
+
+def test_retention_looks_once_for_each_roll():
+    looked: list[int] = []
+    log = part(rolls=0)
+    world = part(_logs=[log], _rolls=0, on_roll=lambda: looked.append(log.rolls))
+    for rolls in (0, 1, 1, 1, 3, 3):
+        log.rolls = rolls
+        TopicWriter._look_after_rolls(world)
+    assert looked == [1, 3]
+
+
+async def test_a_sync_is_due_after_so_many_records_however_they_come():
+    system = simulated_system(immediate=True)
+    config = TopicConfig(fsync=FsyncPolicy.EVERY_N_MESSAGES, fsync_messages=5)
+    async with make(system, defaults=config) as queue:
+        found = [(await queue.publish(TOPIC, b"%d" % one)).durable for one in range(10)]
+        assert found == [False, False, False, False, True] * 2
+
+
+def test_a_receipt_that_is_done_inherits_what_failed_before_it():
+    asked: list[Receipt] = []
+    world = part(_inherit=asked.append)
+    before, after = Receipt(TOPIC, None, 3), Receipt(TOPIC, None, 5)
+    TopicWriter._join(world, before, after)
+    assert (asked, after.since) == ([], before.since)
+    after.done = True
+    TopicWriter._join(world, before, after)
+    assert asked == [after]
+
+
+def test_a_failure_is_told_to_those_whose_records_it_took():
+    columns = Columns([b"0", b"1"])
+    rows: list[Any] = [part(error=None), part(error=None)]
+    batch = Batch(columns, Receipt(TOPIC, None), size=2, waiting=list(enumerate(rows)))
+    told: list[Any] = []
+    world = part(
+        _caches=[part(clear=lambda: None)] * 3,
+        _failures={},
+        _committing=4,
+        _remember=lambda batch, error: told.append(error),
+    )
+    trouble = OSError("the disk")
+    TopicWriter._fail(world, 2, [Parcel(batch, [1], columns)], trouble)
+    assert [row.error for row in rows] == [None, trouble]
+    assert (batch.receipt.errors, world._failures) == ({2: trouble}, {2: (4, trouble)})
+    assert told == [trouble]
+
+
+# The engine
+
+
+async def test_closing_waits_for_producers_and_ends_every_thread():
+    done: list[str] = []
+
+    async def later(name: str) -> None:
+        await asyncio.sleep(0)
+        done.append(name)
+
+    engine: Any = object.__new__(Engine)
+    engine.producers = {part_of_a_set(close=lambda: later("producer"))}
+    engine.topics = part(
+        refuse_from_now_on=lambda _: later("refuse"), close=lambda: done.append("topics")
+    )
+    engine.commit = lambda: later("commit")
+    engine.maintenance = part(close=lambda: done.append("maintenance"))
+    engine.around = part(
+        transactions=part(close=lambda: done.append("transactions")),
+        worker=part(close=lambda: done.append("worker")),
+    )
+    await Engine.drain(engine, Closed("closed"))
+    assert done == [
+        "producer", "refuse", "commit", "maintenance", "transactions", "worker", "topics",
+    ]  # fmt: skip
+
+
+class part_of_a_set:  # noqa: N801  # as ``part``, and hashable
+    def __init__(self, **fields: Any) -> None:
+        self.__dict__.update(fields)
+
+
+def test_stopping_lets_everything_end():
+    done: list[str] = []
+    jobs: list[Any] = []
+    worker = part(submit=jobs.append, close=lambda: done.append("worker"))
+    world = part(
+        changes=part(close=lambda refusal: done.append(str(refusal))),
+        deadlines=part(close=lambda: done.append("deadlines")),
+        maintenance=part(stop=lambda: done.append("maintenance")),
+        around=part(worker=worker),
+    )
+    Engine.stop(world, Closed("closed"))
+    assert done == ["closed", "deadlines", "maintenance"]
+    assert jobs == [worker.close]
+
+
+# Decisions
+
+
+@pytest.mark.parametrize(
+    ("taken_back", "message"), [(True, "it did not happen"), (False, "when the producer is opened")]
+)
+def test_a_decision_that_was_not_written_says_what_came_of_it(taken_back, message):
+    class Failing(MemoryStore):
+        def write_at(self, *_: object, **__: object) -> None:
+            raise StoreFailed("full")
+
+        def truncate(self, key: str, size: int) -> None:
+            if not taken_back:
+                raise StoreFailed("full")
+            super().truncate(key, size)
+
+    store = Failing()
+    files = DecisionFiles(store, ProducerFile(store, "billing"))
+    store.write(files.key(1), b"")
+    decision = Decision(producer_id=1, epoch=1, generation=1, number=7, decided_ms=0)
+    with pytest.raises(StoreFailed, match=message) as caught:
+        files.write(decision)
+    assert caught.value.fields["happened"] is (False if taken_back else None)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize(
+    "columns",
+    [
+        Columns([b"1", None]),
+        Columns([b"1", b"2"], [b"k", None]),
+        Columns([b"1", b"2"], None, [5, 6]),
+        Columns([b"1", b"2"], None, None, [{"a": b"b"}, None]),
+    ],
+    ids=["values", "keys", "times", "headers"],
+)
+def test_entries_that_are_sent_elsewhere_have_the_columns_that_they_had(columns, codec):
+    entry = draft_of(columns, codec)
+    found = _columns(note(entry, 0, 0), b"".join(bytes(one) for one in entry.body))
+    flags, body = columns.encode()
+    again, same = found.encode()
+    assert (again, b"".join(map(bytes, same))) == (flags, b"".join(map(bytes, body)))
+    assert (found.headers is None) == (not flags & HEADERS)
+
+
+# Groups and lag
+
+
+async def test_a_member_that_a_look_finds_removed_forgets_what_it_had():
+    forgotten: list[bool] = []
+
+    async def describe() -> Any:
+        return part(group="billing", generation=2, members={})
+
+    world = part(
+        _order=asyncio.Lock(),
+        _check_usable=lambda: None,
+        _coordinator=part(describe=describe),
+        id="anna",
+        generation=1,
+        _forget=lambda: forgotten.append(True),
+    )
+    with pytest.raises(Fenced):
+        await Member.look(world)
+    assert forgotten == [True]
+
+
+async def test_the_lag_of_a_name_that_is_none_is_refused():
+    async with make(simulated_system()) as queue:
+        await queue.publish(TOPIC, b"x")
+        with pytest.raises(InvalidName):
+            await lag_of(queue, TOPIC, "no/name")
+
+
+async def test_leaving_a_producer_waits_for_what_has_begun():
+    async with make(simulated_system()) as queue:
+        go_on = asyncio.Event()
+        async with queue.producer("billing") as producer:
+            begun = producer.at_work(go_on.wait())
+            asyncio.get_running_loop().call_soon(go_on.set)
+        assert begun.done()
+
+
+def test_a_group_may_read_as_many_partitions_as_a_topic_can_have():
+    assert checked_topics({TOPIC: PARTITIONS_MAX}) == {TOPIC: PARTITIONS_MAX}
+    assert checked_topics({TOPIC: 1}) == {TOPIC: 1}
+    for count in (0, PARTITIONS_MAX + 1):
+        with pytest.raises(InvalidOption):
+            checked_topics({TOPIC: count})
+
+
+def test_a_place_that_moves_while_it_is_read_has_another_reader():
+    readers = [part(cursor=lambda at: (1, at)), part(cursor=lambda at: (2, at))]
+    topic: Any = part(reader=lambda _: readers.pop(0))
+    place: Any = Place(topic, 0, part())
+    place.busy = True
+    place.move(7)
+    assert (place.busy, place.cursor, place.delivered) == (False, (2, 7), 7)
+    place.move(8)
+    assert place.cursor == (2, 8)
+
+
+# Upkeep
+
+
+def test_a_segment_that_is_missing_at_the_start_blocks_retention_and_is_named():
+    log = SmallLog()
+    log.append_segments(4)
+    first, second = log.bases()[:2]
+    log.store.delete(log_key(first))
+    limit = Retention(age_ms_max=None, bytes_max=1)
+    plan = plan_retention(log.reader(), limit, Needs(), log.clock.time_ms())
+    assert plan.removals == ()
+    assert plan.blocked is not None
+    assert plan.blocked.source.name.base == second
+    assert f"offset {first} is missing" in str(plan.blocked)
+
+
+def test_moving_to_the_tier_removes_what_a_crash_left_behind():
+    log = SmallLog(tier=MemoryStore())
+    log.append_segments(2)
+    alone = KEYS.index(SegmentName(7))
+    log.store.write(alone, b"alone")
+    move_sealed(log.store, KEYS, log.tier)
+    assert not log.store.exists(alone)
+
+
+def test_a_broken_chain_and_damaged_bytes_are_told_apart():
+    told: list[tuple[str, str]] = []
+    world = part(
+        _damage=Stretch(10, 30, "checksum"),
+        _found=part(next_offset=3),
+        _tell=lambda kind, position, what, *_: told.append((kind, what)),
+    )
+    _Inspector._settle_damage(world, 5)
+    world._damage = Stretch(10, 10, "chain")
+    _Inspector._settle_damage(world, 5)
+    assert told == [
+        ("entry", "20 bytes are damaged (checksum)"),
+        ("chain", "the chain is broken"),
+    ]
+
+
+@pytest.mark.parametrize(("sealed", "kind"), [(True, "end"), (False, "entry")])
+def test_a_segment_that_is_cut_off_lacks_its_end_or_entries(sealed, kind):
+    told: list[str] = []
+    world = part(
+        _found=part(bound=5, next_offset=3, end=None, position=10),
+        _damage=None,
+        _sealed=sealed,
+        _cut=False,
+        _rows=(),
+        _limit=0,
+        _tell=lambda kind, *_: told.append(kind),
+    )
+    _Inspector._finish(world)
+    assert told == [kind]
+
+
+def test_the_end_that_a_head_tells_counts_for_offsets_beyond_it():
+    log = SmallLog()
+    log.append((None, b"0"), (None, b"1"))
+    check = PartitionCheck(log.store, KEYS, None, VerifyReport())
+    check._inspect_open(log.head(), None)
+    assert check._next_offset == 2
+    check._next_offset = 9
+    check._inspect_open(Head(), None)
+    assert check._next_offset == 9
+
+
+def test_the_open_segment_is_compared_with_the_one_just_before_it(monkeypatch):
+    log = SmallLog()
+    log.append_segments(4)
+    compared: list[int] = []
+    monkeypatch.setattr(
+        PartitionCheck, "_inspect_open", lambda _, head, last: compared.append(last.next_offset)
+    )
+    PartitionCheck(log.store, KEYS, None, VerifyReport()).run()
+    assert compared == [log.head().segment_base]
+
+
+def test_a_description_of_another_topic_is_not_gone_back_to():
+    log = SmallLog()
+    log.append((None, b"0"))
+    elsewhere = MemoryStore()
+    TopicFile(elsewhere, "another").create(TopicConfig(linger_ms=77), 0)
+    foreign = elsewhere.read("topics/another/topic.json")
+    log.store.write(log.topic.key, foreign)
+    repair(log.store, TOPIC, system=log.system)
+    state = TopicFile(log.store, TOPIC).read()
+    assert (state.name, state.config.linger_ms) == (TOPIC, TopicConfig().linger_ms)
+
+
+def test_a_part_that_begins_at_the_end_is_dropped():
+    dropped: list[int] = []
+    world = part(_drop_empty=lambda one: dropped.append(one.base))
+    parts = [_Part(0, None, None, 5), _Part(5, None, None, 5)]
+    kept = PartitionRepair._bounded(world, parts, None, 5)
+    assert [one.base for one in kept] == [0]
+    assert dropped == [5]
+
+
+@pytest.mark.parametrize("committed", [None, 7])
+def test_a_log_that_lost_everything_goes_on_behind_what_was_committed(committed):
+    log = SmallLog()
+    log.append((None, b"0"))
+    log.log.close()
+    if committed is not None:
+        log.subscribe("billing", committed)
+    for name in file_names(log.store, ""):
+        if name.endswith((".log", "head")):
+            log.store.delete(f"{KEYS.folder}/{name}")
+    repair(log.store, TOPIC, system=log.system)
+    log.open()
+    assert log.append((None, b"next")) == (committed or 0)
+
+
+async def test_queues_of_one_process_do_not_share_what_is_watched(tmp_path):
+    async with WalMessageQueue(tmp_path / "one") as one, WalMessageQueue(tmp_path / "two") as two:
+        await one.publish(TOPIC, b"1")
+        await two.publish(TOPIC, b"2")
+        assert [record.value async for record in one.replay(TOPIC)] == [b"1"]
