@@ -92,6 +92,7 @@ def measure(suite: Suite, options: argparse.Namespace, console: Console) -> int 
 
 def run(suite: Suite, scale: Scale, only: str | None, folder: Path, console: Console) -> Report:
     """All of a suite."""
+    scale = dataclasses.replace(scale, rounds=min(scale.rounds, suite.rounds_max))
     if not suite.on_disk:
         scale = dataclasses.replace(scale, settle=False)
     folder.mkdir(parents=True, exist_ok=True)

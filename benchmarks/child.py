@@ -17,13 +17,16 @@ READY, GO, DONE, FAILED = "ready", "go", "done", "failed"
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["benchmarks.workloads", "benchmarks.bus", "benchmarks.scale", "benchmarks.streaming"]
+    [f"benchmarks.{name}" for name in ("workloads", "bus", "scale", "streaming", "growth")]
 )
 _parent: Connection | None = None
 
 
 class Child:
     """A running job, seen from the benchmark."""
+
+    seconds_max = SECONDS_MAX
+    """How long it may take to answer."""
 
     def __init__(self, job: Callable[..., Any], **arguments: Any) -> None:
         self._pipe, theirs = _context.Pipe()
@@ -42,14 +45,14 @@ class Child:
     def result(self) -> Any:
         """What it found."""
         found = self._receive(DONE)
-        self._process.join(SECONDS_MAX)
+        self._process.join(self.seconds_max)
         self._pipe.close()
         return found
 
     def _receive(self, expected: str) -> Any:
-        if not self._pipe.poll(SECONDS_MAX):
+        if not self._pipe.poll(self.seconds_max):
             self._process.kill()
-            raise RuntimeError(f"the child process did not answer for {SECONDS_MAX} s")
+            raise RuntimeError(f"the child process did not answer for {self.seconds_max} s")
         kind, found = self._pipe.recv()
         if kind != expected:
             raise RuntimeError(f"the child process says {kind}: {found}")

@@ -25,6 +25,8 @@ class LongRuns:
     growth_events: int = 1_000_000
     scheduled: int = 100_000
     hot_seconds: float = 5.0
+    growth_steps: int = 4
+    """How many sizes of each dimension."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,10 @@ SCALES = {
     for scale in (
         Scale("quick", 2, 0.1, 64 * MEBIBYTE, 64 * MEBIBYTE, 64 * MEBIBYTE, 100,
               side_payloads=(100,), profile_seconds=0.5,
-              long=LongRuns(0.5, 1.0, 1.0, 0.3, 200_000, 20_000, 1.0)),
+              long=LongRuns(0.5, 1.0, 1.0, 0.3, 200_000, 20_000, 1.0, 3)),
         Scale("default", 3, 0.35, 256 * MEBIBYTE, 128 * MEBIBYTE, 1024 * MEBIBYTE, 300),
         Scale("full", 7, 1.5, 512 * MEBIBYTE, 256 * MEBIBYTE, 1024 * MEBIBYTE, 2_000,
-              long=LongRuns(3.0, 30.0, 60.0, 2.0, hot_seconds=10.0)),
+              long=LongRuns(3.0, 30.0, 60.0, 2.0, hot_seconds=10.0, growth_steps=5)),
     )
 }  # fmt: skip
 
@@ -228,6 +230,11 @@ POINTS = {
     "auto-commit": "committed ten times a second",
     "publish": "single records, acknowledged by the broker",
     "handle": "records that lie on the broker",
+    "grow-publish": "publishing",
+    "grow-read": "reading",
+    "grow-memory": "peak of resident memory over that of the idle process",
+    "grow-handles": "file handles that are open",
+    "grow-recovery": "opening everything again, with every head lost",
     "produce": "acknowledged by the broker",
     "consume": "each batch is committed before the next one",
     "hand-over": "until everybody has their share",

@@ -10,6 +10,7 @@ from benchmarks import (
     bus,
     durable,
     frameworks,
+    growth,
     observe,
     scale,
     spark,
@@ -41,6 +42,8 @@ class Suite:
     """The contender that ``how`` is about: without it the page needs no ``how``."""
     how: tuple[str, ...]
     on_disk: bool = False
+    rounds_max: int = 100
+    """For what takes long and is compared with itself."""
     versions: Callable[[], dict[str, str]] = dict
     """Of servers, which no package tells."""
 
@@ -199,6 +202,25 @@ SUITES = {
                 "  and without one. A scrape reads a snapshot, a few milliseconds each, and is not in it.",
                 "- The time is that of the processor, the best of nine each.",
             ),
+        ),
+        Suite(
+            "growth",
+            growth.WORKLOADS,
+            growth.TARGETS,
+            ("penstock", "numpy", "crc32c"),
+            profiled=(),
+            about_targets=(
+                "What one unit costs at the larger size, divided by what it costs at the smaller one; of memory, "
+                "handles and recovery all of it. Half more than linear counts as missed."
+            ),
+            explained="1",
+            how=(
+                "- Each size has a process and a folder of its own. All figures of a size are from the same run.",
+                "- Recovery is the worst case: every head file is removed, so that all that is not sealed is read",
+                "  and checked. After a usual crash the heads are there.",
+            ),
+            on_disk=True,
+            rounds_max=3,
         ),
         Suite(
             "frameworks",

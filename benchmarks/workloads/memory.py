@@ -56,13 +56,14 @@ def _run(folder: Path, name: str, count: int) -> Sample:
 def job(folder: str, name: str, count: int) -> tuple[int, int]:
     """In the child: peak and idle memory, in KiB."""
     gate()
-    idle = _status("VmRSS")
+    idle = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of starting up
     asyncio.run(JOBS[name](Path(folder), count))
-    return _status("VmHWM"), idle
+    return status("VmHWM"), idle
 
 
-def _status(field: str) -> int:
+def status(field: str) -> int:
+    """A line of what the system tells of this process, in KiB."""
     found = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{os.getpid()}/status").read_text())
     assert found is not None
     return int(found[1])
