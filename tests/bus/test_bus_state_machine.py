@@ -96,7 +96,7 @@ class BusMachine(RuleBasedStateMachine):
         async def bounded():
             return await awaitable
 
-        return self.loop.run_until_complete(asyncio.wait_for(bounded(), 20))
+        return self.loop.run_until_complete(asyncio.wait_for(bounded(), 120))
 
     # What handlers do
 

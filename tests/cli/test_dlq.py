@@ -48,7 +48,7 @@ class World:
         async with self.running() as bus:
             for number, total in enumerate(totals):
                 await bus.publish(OrderPlaced(order_id=f"o-{number}", total=total))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 while len(self.billed) < billed or len(bus.dead_letters) != letters:
                     await asyncio.sleep(0.01)
             await bus.settle()

@@ -41,7 +41,7 @@ def a_member(path, topic: str, group: str):
     thread = threading.Thread(target=lambda: asyncio.run(be()))
     thread.start()
     try:
-        assert ready.wait(30)
+        assert ready.wait(120)
         yield
     finally:
         end.set()

@@ -37,7 +37,7 @@ def running(program: str, path: Path, *prefix: str) -> Iterator[subprocess.Popen
 
 def output_of(program: str, path: Path, *prefix: str) -> list[str]:
     with running(program, path, *prefix) as process:
-        output, _ = process.communicate(timeout=50)
+        output, _ = process.communicate(timeout=200)
     assert process.returncode == 0, output
     return output.splitlines()
 

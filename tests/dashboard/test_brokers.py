@@ -122,7 +122,7 @@ async def test_the_pages_of_a_broker_are_served(transport):
         observer.watch(transport, name="broker")
         await observer.look()
         async with Dashboard(observer, port=0) as dashboard:
-            async with httpx.AsyncClient(base_url=dashboard.url, timeout=30) as client:
+            async with httpx.AsyncClient(base_url=dashboard.url, timeout=120) as client:
                 for path in (
                     "/topics",
                     "/topic?source=broker&topic=orders",

@@ -48,7 +48,7 @@ async def running(tmp_path, **options):
             observer.watch(bus)
             await observer.look()
             async with Dashboard(observer, port=0, **options) as dashboard:
-                async with httpx.AsyncClient(base_url=dashboard.url, timeout=20) as client:
+                async with httpx.AsyncClient(base_url=dashboard.url, timeout=120) as client:
                     yield client
 
 
@@ -178,7 +178,7 @@ async def test_it_answers_while_the_loop_of_the_program_is_blocked(tmp_path):
     async with running(tmp_path) as client:
         url = str(client.base_url.join("/healthz"))
         # Blocks this very loop until the answer is here.
-        answer = httpx.get(url, timeout=20)
+        answer = httpx.get(url, timeout=120)
     assert answer.status_code == 503
     told = json.loads(answer.text)
     assert told["alive"] is False

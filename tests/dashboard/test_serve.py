@@ -26,14 +26,14 @@ async def test_a_live_log_is_served_until_it_is_told_to_stop(tmp_path):
                 assert program.stdout is not None
                 told = program.stdout.readline().split()
                 url = next(word for word in told if word.startswith("http://"))
-                async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+                async with httpx.AsyncClient(base_url=url, timeout=120) as client:
                     assert (await client.get("/readyz")).status_code == 200
                     metrics = (await client.get("/metrics")).text
                     assert 'group="billing"' in metrics
                     page = await client.get("/topic?source=log&topic=orders")
                     assert page.status_code == 200
                 program.send_signal(signal.SIGTERM)
-                assert program.wait(60) == 0
+                assert program.wait(120) == 0
             finally:
                 program.kill()
 

@@ -103,7 +103,7 @@ async def served(app):
     running = asyncio.create_task(app(scope, told.get, send))
     for event in ("startup", "shutdown"):
         told.put_nowait({"type": f"lifespan.{event}"})
-        assert await asyncio.wait_for(heard.get(), 10) == f"lifespan.{event}.complete"
+        assert await asyncio.wait_for(heard.get(), 120) == f"lifespan.{event}.complete"
         if event == "startup":
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as web:
@@ -228,7 +228,7 @@ async def test_sigterm_ends_a_service_without_a_framework():
         await asyncio.sleep(0)
     service.bus.publish_nowait(Placed(5))
     os.kill(os.getpid(), signal.SIGTERM)
-    report = await asyncio.wait_for(running, 10)
+    report = await asyncio.wait_for(running, 120)
     assert report.drained
     assert seen == [5]
 

@@ -74,7 +74,7 @@ async def running(folder: Path, **options) -> AsyncIterator[httpx.AsyncClient]:
         observer.watch(bus)
         await observer.look()
         async with Dashboard(observer, port=0, **options) as dashboard:
-            async with httpx.AsyncClient(base_url=dashboard.url, timeout=30) as client:
+            async with httpx.AsyncClient(base_url=dashboard.url, timeout=120) as client:
                 yield client
 
 
@@ -355,7 +355,7 @@ async def raw(client: httpx.AsyncClient, head: str) -> str:
     try:
         with contextlib.suppress(ConnectionError):
             writer.write(f"{head}Host: {client.base_url.netloc.decode()}\r\n\r\n".encode())
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 return (await reader.readline()).decode()
         return ""
     finally:

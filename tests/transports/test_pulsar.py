@@ -429,7 +429,7 @@ async def test_tls_checks_the_brokers(server, topic):
     url = (
         f"pulsar+ssl://127.0.0.1:{server.tls_port}?admin_url=https://127.0.0.1:{server.https_port}"
     )
-    async with open_transport(f"{url}&tls_ca={server.certificate}") as transport:
+    async with open_transport(f"{url}&tls_ca={server.certificate}&connect_seconds=60") as transport:
         await transport.produce(topic, [b"x"])
         async with transport.subscribe(topic, "billing") as consumer:
             assert values_of(await take(consumer, 1)) == [b"x"]
