@@ -75,7 +75,7 @@ class _Pressure:
     """The gauge, and what explains it."""
 
     def __init__(self) -> None:
-        with parts.card("Pressure") as self._card:
+        with parts.card("Pressure"):
             with parts.row():
                 self._level = parts.badge("")
                 self._share = ui.label()

@@ -159,7 +159,7 @@ class _Finder:
                 self._until = parts.field("Up to time (UTC)", hint="2026-03-01 13:00")
             form.on("submit.prevent", self._begin)
             with parts.row():
-                self._go = parts.button("Search", self._begin, "main-action")
+                parts.button("Search", self._begin, "main-action")
                 self._end = parts.button("Stop", self._cancel)
                 self._more = parts.button("Go on", self._go_on)
                 self._told = ui.label().classes("ps-dim").props("role=status")

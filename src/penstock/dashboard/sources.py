@@ -18,7 +18,6 @@ from penstock.transports import EmbeddedTransport, PartitionLag
 
 NOBODY = "penstock-dashboard"
 """A group that never reads: its lag is all that there is."""
-CHUNK_TIMEOUT_SECONDS = 20.0
 ARROW_RECORDS_MIN = 1_000
 """Fewer records are read one by one, which needs no further package."""
 
