@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import DeadlineExceeded, SubscriberBusy, UsageError
 from penstock.log.transactions import Transactions
 from penstock.spark.open_log import OpenLog
-from penstock.spark.updating import update_producer
+from penstock.spark.sink_number import producer_of
 from penstock.system import Files, OsFiles
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def reset_output(pipeline: Pipeline, output: Output, *, yes: bool) -> list[str]:
     remove_folder(pipeline.checkpoint_of(output))
     pipeline.ledger_of(output).forget()
     if query_id is not None and output.format == "penstock":
-        _forget_producer(log, _producer(pipeline, output, query_id))
+        _forget_producer(log, producer_of(pipeline, output, query_id))
     return steps
 
 
@@ -76,12 +76,6 @@ def _query_of(pipeline: Pipeline, output: Output) -> str | None:
         return None
     finally:
         files.close(descriptor)
-
-
-def _producer(pipeline: Pipeline, output: Output, query_id: str) -> str:
-    if output.mode == "update":
-        return update_producer(pipeline.group_of(output), query_id)
-    return f"spark-{query_id}"
 
 
 def _forget_producer(log: OpenLog, name: str) -> None:

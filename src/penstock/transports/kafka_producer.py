@@ -20,6 +20,7 @@ from penstock.system import System
 from penstock.transports.kafka_admin import KafkaAdmin
 from penstock.transports.kafka_settings import KafkaSettings
 from penstock.transports.kafka_thread import CallThread, tell_loop
+from penstock.transports.options import check_columns
 from penstock.transports.records import Produced
 
 ANY_PARTITION = -1
@@ -46,13 +47,7 @@ class Columns:
 
     def check(self) -> None:
         """InvalidOption unless the columns are equally long."""
-        for name in ("keys", "headers", "timestamps"):
-            column = getattr(self, name)
-            if column is not None and len(column) != len(self.values):
-                raise InvalidOption(
-                    f"{len(self.values)} values and {len(column)} {name}: give one for each",
-                    option=name,
-                )
+        check_columns(self.values, keys=self.keys, headers=self.headers, timestamps=self.timestamps)
 
 
 class Routing:

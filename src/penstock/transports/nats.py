@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from penstock.errors import DeadlineExceeded, InvalidOption, Unreachable
+from penstock.errors import DeadlineExceeded, Unreachable
 from penstock.log.deadlines import check_seconds
 from penstock.log.group_coordinator import LEASE_SECONDS
 from penstock.log.lag import PartitionLag
@@ -37,7 +37,7 @@ from penstock.transports.nats_producer import NatsProducer, Rows
 from penstock.transports.nats_records import TIME
 from penstock.transports.nats_settings import settings_from
 from penstock.transports.nats_streams import NatsStreams
-from penstock.transports.options import check_options
+from penstock.transports.options import check_columns, check_options
 from penstock.transports.reading import BufferedReading
 from penstock.transports.records import Produced, StartPosition
 from penstock.transports.statistics import ConnectionStatistics
@@ -163,7 +163,7 @@ class NatsTransport(Transport):
         check_name("topic", topic)
         check_seconds(timeout)
         rows = Rows(values, keys, headers, timestamps)
-        _check_lengths(rows)
+        check_columns(values, keys=keys, headers=headers, timestamps=timestamps)
         sending = asyncio.ensure_future(self._produce(topic, rows))
         self._producing.add(sending)
         sending.add_done_callback(self._producing.discard)
@@ -322,13 +322,3 @@ class NatsTransport(Transport):
         if self._closing:
             raise self._connection.closed()
         _ = self._connection.client
-
-
-def _check_lengths(rows: Rows) -> None:
-    for name in ("keys", "headers", "timestamps"):
-        column = getattr(rows, name)
-        if column is not None and len(column) != len(rows.values):
-            raise InvalidOption(
-                f"{len(column)} {name} for {len(rows.values)} values: give one for each",
-                option=name,
-            )

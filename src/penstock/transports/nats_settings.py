@@ -13,7 +13,7 @@ from penstock.errors import InvalidOption
 from penstock.log.deadlines import check_seconds
 from penstock.log.names import check_name
 from penstock.system import System
-from penstock.transports.options import check_options
+from penstock.transports.options import check_options, check_value
 
 PORT = 4222
 PREFIX_LENGTH_MAX = 32
@@ -66,16 +66,18 @@ class NatsSettings:
         check_name("prefix", self.prefix)
         for name in ("connect_seconds", "timeout", "ping_interval", "reconnect_seconds_max"):
             check_seconds(getattr(self, name), name)
-        _check(
+        check_value(
             self.prefix, "prefix", len(self.prefix) <= PREFIX_LENGTH_MAX, "at most 32 characters"
         )
         good = not set(self.prefix) & set("._")
-        _check(self.prefix, "prefix", good, "a name without '.' and '_'")
-        _check(self.replicas, "replicas", 1 <= self.replicas <= REPLICAS_MAX, "1 to 5")
-        _check(self.storage, "storage", self.storage in ("file", "memory"), "file or memory")
+        check_value(self.prefix, "prefix", good, "a name without '.' and '_'")
+        check_value(self.replicas, "replicas", 1 <= self.replicas <= REPLICAS_MAX, "1 to 5")
+        check_value(self.storage, "storage", self.storage in ("file", "memory"), "file or memory")
         # The server's own mapping, {{partition(n, key)}}, is FNV-1a as well.
         good = self.partitioner in ("fnv1a", "native")
-        _check(self.partitioner, "partitioner", good, "fnv1a or native, which is the same here")
+        check_value(
+            self.partitioner, "partitioner", good, "fnv1a or native, which is the same here"
+        )
 
     @property
     def address(self) -> str:
@@ -95,11 +97,6 @@ class NatsSettings:
         if self.tls_cert:
             context.load_cert_chain(self.tls_cert, self.tls_key or None)
         return context
-
-
-def _check(value: object, option: str, good: bool, use: str) -> None:
-    if not good:
-        raise InvalidOption(f"{option} is {value!r}: use {use}", option=option)
 
 
 KNOWN = frozenset(one.name for one in fields(NatsSettings)) - {"secrets", "servers"}

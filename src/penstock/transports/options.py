@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 
 from penstock.errors import InvalidOption
 
@@ -18,6 +18,21 @@ def check_options(what: str, given: Mapping[str, object], known: Iterable[str]) 
                 f"{', '.join(names) or 'none'}",
                 option=option,
                 known=tuple(names),
+            )
+
+
+def check_value(value: object, option: str, good: bool, use: str) -> None:
+    """Raise InvalidOption unless it is good; it says what to use."""
+    if not good:
+        raise InvalidOption(f"{option} is {value!r}: use {use}", option=option)
+
+
+def check_columns(values: Sized, **columns: Sized | None) -> None:
+    """Raise InvalidOption unless the columns of what is produced have one row for each value."""
+    for name, column in columns.items():
+        if column is not None and len(column) != len(values):
+            raise InvalidOption(
+                f"{len(column)} {name} for {len(values)} values: give one for each", option=name
             )
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import _pulsar  # type: ignore[import-not-found]
 import msgspec
 
-from penstock.errors import InvalidOption
 from penstock.log.records import NO_HEADERS
+from penstock.transports.options import check_columns
 from penstock.transports.records import StreamRecord
 
 OURS = "penstock."
@@ -37,13 +37,7 @@ class Rows:
 
     def check(self) -> None:
         """InvalidOption unless there is one of each for every value."""
-        for name in ("keys", "headers", "timestamps"):
-            column = getattr(self, name)
-            if column is not None and len(column) != len(self.values):
-                raise InvalidOption(
-                    f"{len(column)} {name} for {len(self.values)} values: give one for each",
-                    option=name,
-                )
+        check_columns(self.values, keys=self.keys, headers=self.headers, timestamps=self.timestamps)
 
     def message(self, place: int) -> Any:
         """One row as a message."""

@@ -17,7 +17,7 @@ from penstock.errors import InvalidOption
 from penstock.log.deadlines import check_seconds
 from penstock.log.names import check_name
 from penstock.system import System
-from penstock.transports.options import check_options
+from penstock.transports.options import check_options, check_value
 
 NAME = "pulsar"
 SCHEMES = ("pulsar", "pulsar+ssl")
@@ -91,11 +91,11 @@ class PulsarSettings:
         for name in ("tenant", "namespace"):
             check_name(name, getattr(self, name))
         good = self.partitioner in ("fnv1a", "native")
-        _check(self.partitioner, "partitioner", good, "fnv1a or native")
+        check_value(self.partitioner, "partitioner", good, "fnv1a or native")
         good = self.compression in COMPRESSIONS
-        _check(self.compression, "compression", good, ", ".join(COMPRESSIONS))
+        check_value(self.compression, "compression", good, ", ".join(COMPRESSIONS))
         good = urlsplit(self.admin_url).scheme in ("http", "https")
-        _check(self.admin_url, "admin_url", good, "http://host:8080")
+        check_value(self.admin_url, "admin_url", good, "http://host:8080")
         check_options("Pulsar's client", self.options, NATIVE)
 
     def __repr__(self) -> str:
@@ -168,11 +168,6 @@ class PulsarSettings:
             if secret := self.secrets.get(name):
                 text = text.replace(secret, "***")
         return text
-
-
-def _check(value: object, option: str, good: bool, use: str) -> None:
-    if not good:
-        raise InvalidOption(f"{option} is {value!r}: use {use}", option=option)
 
 
 _OURS = {"namespace", "secrets", "service_url", "tenant"}

@@ -18,6 +18,7 @@ from aio_pika.exceptions import (
     ProbableAuthenticationError,
 )
 
+from penstock.bus.drive import was_cancelled
 from penstock.errors import Closed, UsageError
 from penstock.transports.rabbitmq_connection import CALL_SECONDS, PAUSE_SECONDS, RabbitCounts
 from penstock.transports.rabbitmq_settings import RabbitSettings
@@ -25,7 +26,6 @@ from penstock.transports.rabbitmq_settings import RabbitSettings
 LOST = (AMQPConnectionError, ChannelInvalidStateError, OSError)
 """What calls raise when the connection is gone; what was on its way may have arrived."""
 REFUSED = (AuthenticationError, ProbableAuthenticationError)
-NO_VHOST = "530"
 GOODBYE_SECONDS = 1.0
 
 _T = TypeVar("_T")
@@ -109,7 +109,7 @@ class AmqpConnection:
                 if refusal_ends:
                     raise settings.failed("refuses this client", str(error)) from None
             except (AMQPException, OSError, TimeoutError, asyncio.CancelledError) as error:
-                if _is_cancelled():
+                if was_cancelled():
                     raise
                 self.counts.note(_plain(error), settings)
             else:
@@ -245,14 +245,8 @@ class AmqpConnection:
 async def _ended(connection: AbstractConnection) -> None:
     with suppress(*LOST, AMQPException, TimeoutError, asyncio.CancelledError):
         await asyncio.wait_for(connection.close(), GOODBYE_SECONDS)
-    if _is_cancelled():
+    if was_cancelled():  # the client cancels what it gives up, too
         raise asyncio.CancelledError
-
-
-def _is_cancelled() -> bool:
-    """Whether somebody wants this task to end; the client cancels what it gives up, too."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _plain(error: BaseException | None) -> Exception:

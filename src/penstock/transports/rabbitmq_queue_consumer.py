@@ -31,6 +31,7 @@ from penstock.transports.assignment import MemberAssignment
 from penstock.transports.base import BATCH_RECORDS_MAX, Consumer
 from penstock.transports.rabbitmq_amqp import LOST, AmqpConnection
 from penstock.transports.rabbitmq_connection import CALL_SECONDS, PAUSE_SECONDS
+from penstock.transports.rabbitmq_records import as_bytes
 from penstock.transports.records import StartPosition, StreamBatch, StreamRecord
 
 KEY, NULL, TIME = "x-penstock-key", "x-penstock-null", "x-penstock-time"
@@ -473,17 +474,13 @@ def _record(
     if not isinstance(time, int):
         time = 0 if message.timestamp is None else round(message.timestamp.timestamp() * 1_000)
     key = found.get(KEY)
-    headers = {name: _bytes(found[name]) for name in found if name not in _OURS}
+    headers = {name: as_bytes(found[name]) for name in found if name not in _OURS}
     return StreamRecord(
         topic,
         partition,
         offset,
         time,
-        None if key is None else _bytes(key),
+        None if key is None else as_bytes(key),
         None if NULL in found else message.body,
         MappingProxyType(headers) if headers else NO_HEADERS,
     )
-
-
-def _bytes(value: object) -> bytes:
-    return bytes(value) if isinstance(value, bytes | bytearray) else str(value).encode()

@@ -192,16 +192,17 @@ def _parsed_by_client(message: bytes) -> Parsed:
         found: Any = amqp_decoder(message)
         body = found.body
         whole = found.value if body is None else body
-        value = b"".join(map(bytes, whole)) if isinstance(whole, list) else _as_bytes(whole)
+        value = b"".join(map(bytes, whole)) if isinstance(whole, list) else as_bytes(whole)
     except Exception:
         return None, message, NO_HEADERS, None
     names = found.application_properties or {}
-    headers = {_as_bytes(name).decode(errors="replace"): _as_bytes(names[name]) for name in names}
+    headers = {as_bytes(name).decode(errors="replace"): as_bytes(names[name]) for name in names}
     created = getattr(found.properties, "creation_time", None)
     time = created if isinstance(created, int) else None
     key = (found.message_annotations or {}).get(KEY)
     return key, value, MappingProxyType(headers), time
 
 
-def _as_bytes(value: Any) -> bytes:
+def as_bytes(value: object) -> bytes:
+    """What came as bytes stays; anything else becomes text."""
     return bytes(value) if isinstance(value, bytes | bytearray) else str(value).encode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.errors import InvalidOption
+from penstock.transports.options import check_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +18,7 @@ class Rows:
     timestamps: Sequence[int] | None
 
     def __post_init__(self) -> None:
-        for name in ("keys", "headers", "timestamps"):
-            column = getattr(self, name)
-            if column is not None and len(column) != len(self.values):
-                raise InvalidOption(
-                    f"{len(column)} {name} for {len(self.values)} values: give one for each",
-                    option=name,
-                )
+        check_columns(self.values, keys=self.keys, headers=self.headers, timestamps=self.timestamps)
 
     def row(
         self, place: int

@@ -14,7 +14,7 @@ from penstock.log.deadlines import check_seconds
 from penstock.log.names import check_name
 from penstock.log.topic import PARTITIONS_MAX
 from penstock.system import System
-from penstock.transports.options import check_options
+from penstock.transports.options import check_options, check_value
 
 NAME = "rabbitmq"
 USER_VARIABLE = "PENSTOCK_RABBITMQ_USERNAME"
@@ -77,15 +77,17 @@ class RabbitSettings:
         for name in ("connect", "answer", "heartbeat"):
             check_seconds(getattr(self, f"{name}_seconds"), f"{name}_seconds")
         check_seconds(self.reconnect_seconds_max, "reconnect_seconds_max")
-        _check(self.mode, "mode", self.mode in ("streams", "quorum"), "streams or quorum")
+        check_value(self.mode, "mode", self.mode in ("streams", "quorum"), "streams or quorum")
         good = len(self.prefix) <= PREFIX_LENGTH_MAX
-        _check(self.prefix, "prefix", good, f"at most {PREFIX_LENGTH_MAX} characters")
-        _check(self.partitions, "partitions", is_count(self.partitions), f"1 to {PARTITIONS_MAX}")
+        check_value(self.prefix, "prefix", good, f"at most {PREFIX_LENGTH_MAX} characters")
+        check_value(
+            self.partitions, "partitions", is_count(self.partitions), f"1 to {PARTITIONS_MAX}"
+        )
         known = ("fnv1a", "native") if self.mode == "streams" else ("fnv1a",)
         good = self.partitioner in known
-        _check(self.partitioner, "partitioner", good, f"{' or '.join(known)} in this mode")
+        check_value(self.partitioner, "partitioner", good, f"{' or '.join(known)} in this mode")
         good = 1 <= self.prefetch <= PREFETCH_MAX
-        _check(self.prefetch, "prefetch", good, f"1 to {PREFETCH_MAX}")
+        check_value(self.prefetch, "prefetch", good, f"1 to {PREFETCH_MAX}")
         if self.groups and self.mode == "streams":
             raise InvalidOption("groups is an option of mode=quorum", option="groups")
         for group in self.group_names:
@@ -144,11 +146,6 @@ def unknown_topic(topic: str) -> UnknownTopic:
 def is_count(value: Any) -> bool:
     """Whether a topic may have so many partitions."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= PARTITIONS_MAX
-
-
-def _check(value: object, option: str, good: bool, use: str) -> None:
-    if not good:
-        raise InvalidOption(f"{option} is {value!r}: use {use}", option=option)
 
 
 _NO_OPTIONS = {"hosts", "secure", "vhost", "username", "password"}

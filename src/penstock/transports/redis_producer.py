@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from redis.crc import key_slot
 
-from penstock.errors import InvalidOption, RecordTooLarge
+from penstock.errors import RecordTooLarge
 from penstock.log.routing import partitions_of
 from penstock.transports import redis_scripts as scripts
+from penstock.transports.options import check_columns
 from penstock.transports.records import Produced
 from penstock.transports.redis_client import RedisClient
 from penstock.transports.redis_settings import NAME
@@ -223,13 +224,7 @@ def pieces(batch: _Piece) -> Iterator[_Piece]:
 
 
 def _check(topic: str, batch: _Piece) -> None:
-    count = len(batch.values)
-    columns = (("keys", batch.keys), ("headers", batch.headers), ("timestamps", batch.times))
-    for name, column in columns:
-        if column is not None and len(column) != count:
-            raise InvalidOption(
-                f"{count} values and {len(column)} {name}: give one for each record", option=name
-            )
+    check_columns(batch.values, keys=batch.keys, headers=batch.headers, timestamps=batch.times)
     largest = max(map(len, filter(None, batch.values)), default=0)
     if largest > RECORD_BYTES_MAX:
         raise RecordTooLarge(
