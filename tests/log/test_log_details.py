@@ -11,6 +11,7 @@ from penstock.log.batch import Batch, Parcel
 from penstock.log.codec import Codec
 from penstock.log.columns import HEADERS, Columns
 from penstock.log.engine import Engine
+from penstock.log.group_coordinator import GroupCoordinator
 from penstock.log.group_member import Member
 from penstock.log.group_state import checked_topics
 from penstock.log.head import Head
@@ -24,6 +25,7 @@ from penstock.log.receipts import Receipt
 from penstock.log.repair import repair
 from penstock.log.repair_partition import PartitionRepair, _Part
 from penstock.log.retention import Needs, plan_retention
+from penstock.log.sealed import remove_leftovers, stores_of
 from penstock.log.tiering import move_sealed
 from penstock.log.topic import PARTITIONS_MAX, Retention, TopicFile
 from penstock.log.transaction_decision import Decision, DecisionFiles
@@ -32,6 +34,8 @@ from penstock.log.transaction_staging import note
 from penstock.log.walk import Stretch
 from penstock.log.writer import TopicWriter
 from penstock.stores.memory import MemoryStore
+from penstock.system import System
+from penstock.testing.clock import VirtualClock
 from penstock.testing.worker import simulated_system
 from tests.log.small_log import KEYS, TOPIC, SmallLog, file_names, log_key
 from tests.log.strategies import draft_of
@@ -207,6 +211,25 @@ async def test_a_member_that_a_look_finds_removed_forgets_what_it_had():
     with pytest.raises(Fenced):
         await Member.look(world)
     assert forgotten == [True]
+
+
+async def test_a_member_renews_its_lease_three_times_in_its_length():
+    coordinator = GroupCoordinator(
+        MemoryStore(), "billing", system=System(clock=VirtualClock()), lease_seconds=9.0
+    )
+    member = await coordinator.join({TOPIC: 1})
+    assert member.heartbeat_seconds == 3.0
+
+
+def test_a_receipt_may_hold_a_record_of_the_commit_just_before_it():
+    assert Receipt(TOPIC, None, 5).since == 4
+
+
+def test_all_that_was_left_behind_is_counted():
+    store = MemoryStore()
+    store.write(KEYS.index(SegmentName(7)), b"alone")
+    store.remove_temporaries = lambda prefix: 2  # type: ignore[method-assign]
+    assert remove_leftovers(KEYS, stores_of(store, None)) == 3
 
 
 async def test_the_lag_of_a_name_that_is_none_is_refused():

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from functools import cache
 from random import Random
 from typing import NamedTuple
 
@@ -170,13 +170,12 @@ def chosen(count: int | None, seed: int, only: Sequence[str] = ()) -> list[Mutan
 
 
 def _text(mutant: Mutant) -> str:
-    path = modules_path(mutant.module)
-    return path.read_text().splitlines()[mutant.line - 1].strip()
+    return _lines(mutant.module)[mutant.line - 1].strip()
 
 
-def modules_path(module: str) -> Path:
-    """The file of a module."""
-    return SOURCE / f"{module.replace('.', '/')}.py"
+@cache
+def _lines(module: str) -> list[str]:
+    return (SOURCE / f"{module.replace('.', '/')}.py").read_text().splitlines()
 
 
 def run(sample: Sequence[Mutant], *, again: bool, workers: int) -> list[Result]:
