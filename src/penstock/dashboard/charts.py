@@ -68,16 +68,17 @@ def _options(names: Sequence[str]) -> dict[str, Any]:
             "splitLine": {"lineStyle": {"color": GREY, "opacity": 0.2}},
             "minInterval": 1,
         },
-        "series": [
-            {
-                "name": name,
-                "type": "line",
-                "showSymbol": False,
-                "data": [],
-                "lineStyle": {"width": 2, "color": colour},
-                "itemStyle": {"color": colour},
-                "areaStyle": {"color": colour, "opacity": 0.08},
-            }
-            for name, colour in zip(names, COLOURS, strict=False)
-        ],
+        "series": [_line(*pair) for pair in zip(names, COLOURS, strict=False)],
+    }
+
+
+def _line(name: str, colour: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "type": "line",
+        "showSymbol": False,
+        "data": [],
+        "lineStyle": {"width": 2, "color": colour},
+        "itemStyle": {"color": colour},
+        "areaStyle": {"color": colour, "opacity": 0.08},
     }
