@@ -8,23 +8,24 @@ from pathlib import Path
 import pytest
 
 from tests.java import quick_spark
+from tests.servers import postgres_server
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted(ROOT.glob("examples/*/main.py"))
 
 
-@pytest.mark.timeout(480)
-@pytest.mark.parametrize("main", EXAMPLES, ids=lambda main: main.parent.name)
-def test_the_example_ends_well(main, tmp_path):
+def run(main, folder, *arguments):
+    """As a reader would."""
     # PENSTOCK_EXAMPLE_FAST asks for the same steps with less data.
-    environment = os.environ | {
+    environment = {
+        **os.environ,
         "PENSTOCK_EXAMPLE_FAST": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "JDK_JAVA_OPTIONS": quick_spark(),
     }
-    finished = subprocess.run(
-        [sys.executable, "-W", "error", str(main)],
-        cwd=tmp_path,
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(main), *arguments],
+        cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -33,5 +34,34 @@ def test_the_example_ends_well(main, tmp_path):
         timeout=470,
         check=False,
     )
+
+
+@pytest.mark.timeout(480)
+@pytest.mark.parametrize("main", EXAMPLES, ids=lambda main: main.parent.name)
+def test_the_example_ends_well(main, tmp_path):
+    finished = run(main, tmp_path)
     assert finished.returncode == 0, finished.stdout[-4000:]
     assert finished.stdout.strip(), "an example shows something"
+
+
+@pytest.mark.timeout(480)
+def test_payments_are_booked_once_in_postgresql(tmp_path):
+    with postgres_server() as server:
+        main = ROOT / "examples" / "exactly_once_payments" / "main.py"
+        finished = run(main, tmp_path, server.dsn)
+    assert finished.returncode == 0, finished.stdout[-4000:]
+
+
+def test_every_example_has_a_page_and_is_in_the_list():
+    listed = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+    folders = {path.parent.name for path in ROOT.glob("examples/*/*.py")}
+    assert [name for name in sorted(folders) if f"({name}/README.md)" not in listed] == []
+    for words in (
+        "Order processing",
+        "IoT ingest",
+        "Clickstream to warehouse",
+        "Exactly-once payments",
+        "Multi-process workers",
+        "Moving to Kafka",
+    ):
+        assert words in listed
