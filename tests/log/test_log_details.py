@@ -3,10 +3,13 @@
 import asyncio
 from typing import Any
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from penstock import FsyncPolicy, TopicConfig, WalMessageQueue
 from penstock.errors import Closed, Fenced, InvalidName, InvalidOption, StoreFailed
+from penstock.log import arrow
 from penstock.log.batch import Batch, Parcel
 from penstock.log.codec import Codec
 from penstock.log.columns import HEADERS, Columns
@@ -16,13 +19,15 @@ from penstock.log.group_member import Member
 from penstock.log.group_state import checked_topics
 from penstock.log.head import Head
 from penstock.log.inspection import VerifyReport, _Inspector
+from penstock.log.journal import LogJournal
 from penstock.log.lag import lag_of
+from penstock.log.maintenance import Maintenance
 from penstock.log.names import SegmentName
 from penstock.log.partition_check import PartitionCheck
 from penstock.log.places import Place
 from penstock.log.producer_file import ProducerFile
 from penstock.log.receipts import Receipt
-from penstock.log.repair import repair
+from penstock.log.repair import _Repair, repair
 from penstock.log.repair_partition import PartitionRepair, _Part
 from penstock.log.retention import Needs, plan_retention
 from penstock.log.sealed import remove_leftovers, stores_of
@@ -30,6 +35,7 @@ from penstock.log.tiering import move_sealed
 from penstock.log.topic import PARTITIONS_MAX, Retention, TopicFile
 from penstock.log.transaction_decision import Decision, DecisionFiles
 from penstock.log.transaction_reroute import _columns
+from penstock.log.transaction_roll import PartitionLogs, Places
 from penstock.log.transaction_staging import note
 from penstock.log.walk import Stretch
 from penstock.log.writer import TopicWriter
@@ -387,3 +393,98 @@ async def test_queues_of_one_process_do_not_share_what_is_watched(tmp_path):
         await one.publish(TOPIC, b"1")
         await two.publish(TOPIC, b"2")
         assert [record.value async for record in one.replay(TOPIC)] == [b"1"]
+
+
+def test_a_topic_that_is_behind_its_heads_gets_the_epoch_after_theirs():
+    log = SmallLog()
+    log.append((None, b"0"))
+    log.log.begin_epoch(4)
+    world: Any = part(_store=log.store, _system=log.system)
+    epochs = _Repair._with_epoch(world, log.state).epochs
+    assert [one.epoch for one in epochs] == [0, 5]
+    assert epochs[-1].starts == (1,)
+    ahead = replace(log.state, epochs=epochs)
+    assert _Repair._with_epoch(world, ahead) is ahead
+
+
+def test_retention_that_is_asked_for_twice_is_done_once():
+    jobs: list[Any] = []
+    done: list[str] = []
+    world: Any = part(
+        _worker=part(submit=jobs.append),
+        _asked=set(),
+        _stopping=False,
+        retain=lambda topic: done.append(topic.name),
+    )
+    world._retain_asked = lambda topic: Maintenance._retain_asked(world, topic)
+    topic: Any = part(name=TOPIC)
+    for _ in range(3):
+        Maintenance._retain_soon(world, topic)
+    assert len(jobs) == 1
+    jobs.pop()()
+    assert done == [TOPIC]
+    Maintenance._retain_soon(world, topic)
+    assert len(jobs) == 1
+
+
+# Arrow, journals, partitions of transactions
+
+
+def test_offsets_are_made_in_one_go_where_nothing_is_missing():
+    def slowly() -> Any:
+        raise AssertionError("this takes longer")
+
+    dense: list[Any] = [
+        part(base_offset=4, count=2, deltas=None, offsets=slowly),
+        part(base_offset=6, count=3, deltas=None, offsets=slowly),
+    ]
+    assert arrow._offsets(dense, 5).tolist() == [4, 5, 6, 7, 8]
+    gap: list[Any] = [
+        part(base_offset=4, count=1, deltas=None, offsets=lambda: np.array([4])),
+        part(base_offset=6, count=1, deltas=None, offsets=lambda: np.array([6])),
+    ]
+    assert arrow._offsets(gap, 2).tolist() == [4, 6]
+    sparse: list[Any] = [
+        part(base_offset=4, count=2, deltas=[1, 2], offsets=lambda: np.array([5, 6]))
+    ]
+    assert arrow._offsets(sparse, 2).tolist() == [5, 6]
+
+
+async def test_a_journal_whose_open_was_given_up_is_closed():
+    never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    closed: list[bool] = []
+
+    async def nothing() -> None: ...
+
+    def begin(job: Any) -> asyncio.Future[Any]:
+        job.close()
+        return never
+
+    world: Any = part(
+        _check=lambda: None,
+        _claim=None,
+        _open=nothing,
+        _begin=begin,
+        _release_soon=lambda: closed.append(True),
+    )
+    opening = asyncio.create_task(LogJournal.open(world))
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert closed == [True]
+
+
+def test_a_partition_that_failed_is_opened_again_and_one_that_did_not_is_kept():
+    log = SmallLog()
+    logs = PartitionLogs(Places(log.store, None, None, log.system))
+    with logs.using(KEYS, anew=False) as first:
+        pass
+    with logs.using(KEYS, anew=False) as again:
+        assert again is first
+    with pytest.raises(ZeroDivisionError), logs.using(KEYS, anew=False):
+        raise ZeroDivisionError
+    with logs.using(KEYS, anew=False) as other:
+        assert other is not first
+    with logs.using(KEYS, anew=True) as newest:
+        assert newest is not other

@@ -360,8 +360,7 @@ class Cursor:
                 found.append(entry)
             if entry.header.kind == KIND_END:
                 break
-        if found or self._expected > self.offset:
-            self.offset = max(self.offset, self._expected)
+        self.offset = max(self.offset, self._expected)
         return found
 
     def _follows(self, entry: Entry) -> bool:
