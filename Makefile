@@ -55,7 +55,7 @@ bench-full: environment ## Measure everything beside all peers, with care (hours
 	@scripts/peers
 	@echo "Measuring; this takes hours. ARGS='--suite durable' measures one suite ..."
 	@$(RUN)/python -m benchmarks --full --json docs/benchmarks $(ARGS); ended=$$?; \
-	    $(RUN)/python -m benchmarks.summary && exit $$ended
+	    $(RUN)/python -m benchmarks.summary && $(RUN)/python -m benchmarks.guard --time && exit $$ended
 
 # The scoreboard of a run: where its figures go. PAGE=1 puts them into docs/reliability.md too.
 SCOREBOARD ?= build/scoreboard

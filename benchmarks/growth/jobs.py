@@ -23,6 +23,8 @@ PER_TOPIC = 10
 PER_GROUP = 1_000
 PER_TASK = 50
 HANDLES_MAX = 65_536
+OPEN_TOPICS = 2_000
+"""An open topic holds about five handles, and a process may have so many."""
 SIZED_BYTES = 16 << 20
 """Of records of each size; at least four of them."""
 
@@ -88,9 +90,12 @@ def recovery_seconds(folder: Path) -> float:
 async def _open_all(folder: Path) -> float:
     start = time.perf_counter()
     async with WalMessageQueue(folder) as queue:
-        for topic in await queue.topics():
-            await queue.recovery(topic)
-        return time.perf_counter() - start
+        found = await queue.topics()
+    for first in range(0, len(found), OPEN_TOPICS):
+        async with WalMessageQueue(folder) as queue:
+            for topic in found[first : first + OPEN_TOPICS]:
+                await queue.recovery(topic)
+    return time.perf_counter() - start
 
 
 async def records(folder: Path, size: int, watch: Watch) -> None:
@@ -137,14 +142,20 @@ async def _read(queue: WalMessageQueue, name: str, count: int) -> None:
 
 
 async def topics(folder: Path, size: int, watch: Watch) -> None:
-    """Create topics, and publish a few records to each."""
+    """Create topics, and publish a few records to each; so many are open at the same time."""
+    with watch.step("publish"):
+        for first in range(0, size, OPEN_TOPICS):
+            async with WalMessageQueue(folder) as queue:
+                await _fill_topics(queue, range(first, min(size, first + OPEN_TOPICS)))
+                watch.look()
+
+
+async def _fill_topics(queue: WalMessageQueue, numbers: range) -> None:
     values = Load(PAYLOAD_BYTES, 0, 0, PER_TOPIC).values()
-    async with WalMessageQueue(folder) as queue:
-        with watch.step("publish"):
-            for number in range(size):
-                await queue.create_topic(f"topic-{number}", NO_SYNC)
-                await queue.publish_many(f"topic-{number}", values)
-            await queue.flush(600)
+    for number in numbers:
+        await queue.create_topic(f"topic-{number}", NO_SYNC)
+        await queue.publish_many(f"topic-{number}", values)
+    await queue.flush(600)
 
 
 async def groups(folder: Path, size: int, watch: Watch) -> None:
