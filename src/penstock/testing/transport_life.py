@@ -103,6 +103,9 @@ class TransportLifeConformance(TransportFixtures):
                 count = lag.end
             async with transport.subscribe(topic, "billing") as consumer:
                 got = values_of(await take(consumer, count))
+                while not transport.capabilities.lag and not expected <= set(got):
+                    # Some that were not acknowledged are there too, and came before.
+                    got += values_of(await take(consumer, 1))
         assert expected <= set(got)
         assert len(got) == len(set(got))
 
