@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from penstock import FsyncPolicy, TopicConfig, WalMessageQueue
 from penstock.errors import Closed, Fenced, InvalidName, InvalidOption, StoreFailed
-from penstock.log import arrow
+from penstock.log import arrow, reader
 from penstock.log.batch import Batch, Parcel
 from penstock.log.codec import Codec
 from penstock.log.columns import HEADERS, Columns
@@ -488,3 +488,22 @@ def test_a_partition_that_failed_is_opened_again_and_one_that_did_not_is_kept():
         assert other is not first
     with logs.using(KEYS, anew=True) as newest:
         assert newest is not other
+
+
+def test_without_a_right_row_a_segment_is_read_from_its_start(monkeypatch):
+    log = SmallLog()
+    log.append((None, b"0"))
+    source = log.reader().segments()[0]
+    rows: list[Any] = [None, part(position=9, offset=3)]
+    world: Any = part(
+        _segment_of=lambda _: source,
+        _check_start=lambda _: None,
+        _index=lambda _: part(at_offset=lambda _: rows[0]),
+        _rebuild=lambda _: part(at_offset=lambda _: rows[1]),
+    )
+    monkeypatch.setattr(reader, "_is_right", lambda source, row: False)
+    assert reader.PartitionReader.locate(world, 5) == (source, 0, 0)
+    rows[:] = [part(position=99, offset=4), part(position=9, offset=3)]
+    assert reader.PartitionReader.locate(world, 5) == (source, 9, 3)
+    rows[1] = None
+    assert reader.PartitionReader.locate(world, 5) == (source, 0, 0)

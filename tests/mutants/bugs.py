@@ -26,8 +26,8 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "a failed sync does not poison",
         "log/partition.py",
-        "            self._poison = cause\n            self._attached = False\n",
-        "            self._attached = False\n",
+        "            self._poison = cause\n",
+        "",
         (
             "log/test_partition.py::test_a_failed_write_or_sync_poisons_until_the_log_is_opened_again[5-write-*.log]",
         ),

@@ -193,7 +193,6 @@ class PartitionLog:
             if isinstance(cause, BusyError | OtherEpoch) and not self._writing:
                 raise
             self._poison = cause
-            self._attached = False
             let_go(cause)
             if isinstance(cause, StorageError | OSError) and not isinstance(cause, Poisoned):
                 self._tell_others()

@@ -201,16 +201,17 @@ class PartitionReader:
         self._segments = list_segments(self.keys, self._store, self._tier)
 
     def _segment_of(self, offset: int) -> SegmentSource:
-        for _ in range(2):
-            place = bisect_right(self._segments, offset, key=lambda one: one.name.base)
+        place = self._place_of(offset)
+        if not 0 < place < len(self._segments):
             # The last known segment may have been followed by another one since.
-            if 0 < place < len(self._segments):
-                return self._segments[place - 1]
             self._refresh()
-        place = bisect_right(self._segments, offset, key=lambda one: one.name.base)
+            place = self._place_of(offset)
         if place:
             return self._segments[place - 1]
         raise self._out_of_range(offset)
+
+    def _place_of(self, offset: int) -> int:
+        return bisect_right(self._segments, offset, key=lambda one: one.name.base)
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRange | DamagedFile:
         head = self.head()

@@ -1,0 +1,124 @@
+"""Bounds of the log, each exactly at its figure and one beside it."""
+
+from typing import Any
+
+import pytest
+
+from penstock import TopicConfig
+from penstock.errors import LimitReached
+from penstock.log import transaction_decision
+from penstock.log.batch import gather
+from penstock.log.deletion import _check_members
+from penstock.log.frame import entries
+from penstock.log.group_coordinator import GroupCoordinator
+from penstock.log.maintenance import Maintenance
+from penstock.log.offsets import OffsetFile
+from penstock.log.producer_file import ProducerFile
+from penstock.log.receipts import PublishedRow, Receipt
+from penstock.log.transaction_decision import Decision, DecisionFiles
+from penstock.log.writer import TopicWriter
+from penstock.stores.memory import MemoryStore
+from penstock.system import System
+from penstock.testing.clock import VirtualClock
+from tests.log.small_log import TOPIC, SmallLog
+from tests.log.strategies import values_draft
+from tests.log.test_forged_segments import START, forged
+from tests.log.test_small_promises import part
+
+
+@pytest.mark.parametrize(
+    ("gathered", "items", "full"),
+    [(999, 4, False), (1000, 4, True), (999, 5, True), (0, 0, False)],
+)
+def test_a_batch_is_full_at_its_bound(gathered, items, full):
+    asked: list[str] = []
+    config = TopicConfig(linger_ms=50, batch_bytes_max=1000, batch_records_max=5)
+    world: Any = part(
+        config=config,
+        commit=None,
+        _gathered_bytes=gathered,
+        _items=[b""] * items,
+        _scheduled=False,
+        _lingering=False,
+        _stopped=False,
+        _worker=part(submit_after=lambda seconds, _: asked.append(f"in {seconds}")),
+        _submit=lambda: asked.append("now"),
+    )
+    TopicWriter._schedule(world)
+    assert asked == (["now"] if full else ["in 0.05"])
+
+
+def test_partitions_that_come_have_nothing_to_sync():
+    world: Any = part(_unsynced=[3])
+    TopicWriter.grow(world, 3)
+    assert world._unsynced == [3, 0, 0]
+    TopicWriter.grow(world, 3)
+    assert world._unsynced == [3, 0, 0]
+
+
+def test_who_waits_for_a_record_waits_in_the_batch_that_has_it():
+    rows: list[Any] = [
+        PublishedRow((b"%d" % n, None, None, None), n == 2, part()) for n in range(5)
+    ]
+    batches = list(gather(rows, Receipt(TOPIC, None), 0, 2, 1 << 20))
+    assert [[place for place, _ in one.waiting] for one in batches] == [[0, 1], [0, 1], [0]]
+    assert [row for one in batches for _, row in one.waiting] == rows
+    assert [one.durable for one in batches] == [False, True, False]
+
+
+def test_an_entry_that_is_cut_off_ends_the_entries_before_it():
+    first = forged(START)
+    whole = forged(START, values_draft(b"0" * 50))
+    for size in range(len(first), len(whole)):
+        assert [one.position for one in entries(whole[:size], 7)] == [7]
+    assert [one.position for one in entries(whole, 7)] == [7, 7 + len(first)]
+
+
+def test_a_reader_sees_a_segment_that_came_behind_the_last_one_it_knew():
+    log = SmallLog()
+    log.append((None, b"0"))
+    reader = log.reader()
+    assert reader.locate(0)[0].name.base == 0
+    log.append_segments(2)
+    assert [reader.locate(offset)[0].name.base for offset in (2, 1, 0)] == [2, 1, 0]
+
+
+def test_a_move_says_whether_it_happened():
+    file = OffsetFile(MemoryStore(), "billing", TOPIC, 0)
+    assert file.move(-1, 4, 0)
+    assert not file.move(-1, 4, 0)
+    assert not file.move(4, 4, 0)
+    assert file.move(4, 5, 0)
+    assert not file.move(9, 10, 0)
+
+
+def test_a_decision_may_be_as_large_as_its_bound(monkeypatch):
+    store = MemoryStore()
+    files = DecisionFiles(store, ProducerFile(store, "billing"))
+    decision = Decision(producer_id=1, epoch=1, generation=1, number=7, decided_ms=0)
+    files.write(decision, [b"x" * 10])
+    size = len(store.read(files.key(1))) - transaction_decision.FRONT_BYTES
+    monkeypatch.setattr(transaction_decision, "DECISION_BYTES_MAX", size)
+    files.write(decision, [b"x" * 10])
+    with pytest.raises(LimitReached):
+        files.write(decision, [b"x" * 11])
+
+
+def test_closing_maintenance_ends_its_rounds():
+    done: list[str] = []
+    world: Any = part(
+        stop=lambda: done.append("stop"), _worker=part(close=lambda: done.append("close"))
+    )
+    Maintenance.close(world)
+    world._worker = None
+    Maintenance.close(world)
+    assert done == ["stop", "close", "stop"]
+
+
+async def test_a_group_whose_members_left_keeps_no_topic():
+    store, system = MemoryStore(), System(clock=VirtualClock())
+    coordinator = GroupCoordinator(store, "billing", system=system, lease_seconds=9.0)
+    member = await coordinator.join({TOPIC: 1})
+    await member.leave()
+    _check_members(store, "billing", TOPIC, system)
+    _check_members(store, "another", TOPIC, system)
