@@ -47,7 +47,7 @@ AGAIN = Retry(attempts=3, delay=0.01)
 MOSTLY_FAILING = BreakerOptions(failures=None, failure_rate=0.5)
 """A few failures among thousands of calls are no reason to leave the bank alone."""
 REPORT_SECONDS = 0.1
-SECONDS_MAX = 120.0
+SECONDS_MAX = 300.0
 BLOCKS = " ▁▂▃▄▅▆▇█"
 WIDTH = 48
 
@@ -62,7 +62,7 @@ class OrderPlaced(Event):
 
 @dataclass(frozen=True)
 class Moment:
-    """What the shop says about itself, ten times a second."""
+    """What the shop says about itself, ten times a second and when the pressure changes."""
 
     published: int
     waiting: int
@@ -158,8 +158,13 @@ async def shop(folder: Path) -> None:
     async with penstock.open(f"log:{folder / 'log'}", name="shop", lag_max=LAG_MAX) as bus:
         bus.on_error(lambda *_: None)
         bus.subscribe(OrderPlaced, bank.pay, group="bank", retry=AGAIN, breaker=MOSTLY_FAILING)
-        bus.backpressure.on_backpressure_changed(bank.notice)
         till = Till(bus, numbers)
+
+        def notice(change: BackpressureStateChanged) -> None:
+            bank.notice(change)
+            tell(bus, bank, till)
+
+        bus.backpressure.on_backpressure_changed(notice)
         async with asyncio.timeout(SECONDS_MAX), asyncio.TaskGroup() as work:
             work.create_task(till.publish_all())
             while not tell(bus, bank, till):  # noqa: ASYNC110 (a report ten times a second)
@@ -167,15 +172,14 @@ async def shop(folder: Path) -> None:
 
 
 def tell(bus: ScalableMessageBus, bank: Bank, till: Till) -> bool:
-    """Report; whether all is done."""
+    """Report; whether all is done, and the pressure as it was in the beginning."""
     letters = len(bus.dead_letters)
     pressure = bus.backpressure.monitor
     waiting = max(0, till.published - bank.paid - letters)
-    moment = Moment(
-        till.published, waiting, bank.paid, letters, pressure.level.name, pressure.utilisation
-    )
+    level = pressure.level.name
+    moment = Moment(till.published, waiting, bank.paid, letters, level, pressure.utilisation)
     print(json.dumps(asdict(moment)), flush=True)
-    return int(bank.paid) + letters >= ORDERS
+    return int(bank.paid) + letters >= ORDERS and level == "NORMAL"
 
 
 # ------------------------------------------------------------------------------------ the watcher
@@ -320,12 +324,13 @@ async def story(folder: Path, facts: str | None = None) -> bool:
     say()
     console.print(chart(before, after))
     console.print(table(result))
-    levels = {one.level for one in (*before, *after)}
+    rose = any(one.level != "NORMAL" for one in (*before, *after))
     fell = after[-1].level == "NORMAL"
-    well = result.adds_up and (killed, ended) == (-9, 0) and len(levels) > 1 and fell
+    well = result.adds_up and (killed, ended) == (-9, 0) and rose and fell
     say(
         f"{'PASS' if well else 'FAIL'}: {result.published:,} published = {result.paid:,} paid + "
-        f"{result.letters:,} dead letters; the pressure rose and {'fell' if fell else 'DID NOT FALL'}",
+        f"{result.letters:,} dead letters; the pressure "
+        f"{'rose' if rose else 'DID NOT RISE'} and {'fell' if fell else 'DID NOT FALL'}",
         style="bold green" if well else "bold red",
     )
     return well
