@@ -1,4 +1,4 @@
-"""How the tests start Java: compiled less, and with an archive of classes where one was made.
+"""How the tests start Java: compiled less, and with an archive of classes where one was made; and Spark its Pythons.
 
 Most of what a short run of Java costs is the loading of classes. ``scripts/java-archives`` runs Spark, Kafka and
 Pulsar once and keeps the classes that they loaded in the cache of the tests. A Java that finds the archive to be of
@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,6 +22,18 @@ CACHE = Path(
 QUICK = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 SILENT = ["-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
 """What Java has to say of an archive is said on standard output, which is the program's."""
+
+LAUNCHER = """#!/bin/sh
+# Python for Spark, with the PySpark that is installed: its copy in a zip is compiled at every start.
+kept=
+IFS=:
+for one in $PYTHONPATH; do
+  case $one in */pyspark.zip) ;; *) kept=$kept:$one ;; esac
+done
+unset IFS
+export PYTHONPATH="${kept#:}"
+exec "%s" "$@"
+"""
 
 
 def archive_of(name: str, jars: Path) -> Path:
@@ -48,3 +62,21 @@ def spark_jars() -> Path:
 def quick_spark() -> str:
     """The options for any Java of Spark, as one word."""
     return " ".join(quick_options("spark", spark_jars()))
+
+
+def quick_python() -> str:
+    """What Spark is to start as Python, in place of this one."""
+    text = LAUNCHER % sys.executable
+    target = CACHE / "python" / f"python-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False) as file:
+            file.write(text)
+        Path(file.name).chmod(0o755)
+        Path(file.name).replace(target)
+    return str(target)
+
+
+def quick_environment() -> dict[str, str]:
+    """For programs that start a Spark of their own."""
+    return {"JDK_JAVA_OPTIONS": quick_spark(), "PYSPARK_PYTHON": quick_python()}

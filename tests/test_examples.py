@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.java import quick_spark
+from tests.java import quick_environment
 from tests.servers import postgres_server
 
 ROOT = Path(__file__).parent.parent
@@ -21,7 +21,7 @@ def run(main, folder, *arguments):
         **os.environ,
         "PENSTOCK_EXAMPLE_FAST": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "JDK_JAVA_OPTIONS": quick_spark(),
+        **quick_environment(),
     }
     return subprocess.run(
         [sys.executable, "-W", "error", str(main), *arguments],

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark", reason="Spark needs: pip install 'penstock[spark]
 
 from penstock.cli import main
 from penstock.spark import PipelineService, load_pipeline
-from tests.java import quick_spark
+from tests.java import quick_environment
 from tests.spark.shop_world import order
 from tests.spark.spark_world import LogWorld
 
@@ -180,7 +180,7 @@ def test_a_pipeline_runs_until_it_is_asked_to_end(log, file) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "JDK_JAVA_OPTIONS": quick_spark()},
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **quick_environment()},
     )
     assert process.stdout is not None
     seen = []

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.java import quick_spark
+from tests.java import quick_python, quick_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,6 +23,7 @@ def spark() -> Iterator[SparkSession]:
     from penstock.spark import spark_session
     from penstock.spark.session import JAVA_OPTIONS
 
+    os.environ["PYSPARK_PYTHON"] = quick_python()
     try:
         session = spark_session("tests", master="local[2]", config={JAVA_OPTIONS: QUICK})
     except (MissingExtra, NotSupported) as missing:

@@ -18,6 +18,7 @@ import pytest
 from penstock.errors import NotSupported
 from penstock.spark.java import find_java
 from penstock.spark.tables import WarehouseTable
+from tests.java import quick_python
 from tests.scoreboard import Scores
 from tests.spark.processes import EXECUTOR, JAVA, READER, WORKER, below, kill, of_kind
 
@@ -44,7 +45,8 @@ class Driver:
         self._errors = (folder / "driver.err").open("a")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.crash_program", log, str(folder)],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+            cwd=ROOT, env=os.environ | {"PYSPARK_PYTHON": quick_python()},
+            stdout=subprocess.PIPE, stderr=self._errors, text=True,
         )  # fmt: skip
         self._said: list[str] = []
         self._more = threading.Condition()

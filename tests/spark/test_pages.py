@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import NotSupported
 from penstock.spark.java import find_java
-from tests.spark.conftest import QUICK
+from tests.java import quick_environment
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -25,7 +25,7 @@ def test_the_examples_of_the_pages_run(tmp_path: Path) -> None:
     finished = subprocess.run(
         [sys.executable, "-m", "tests.spark.pages_program"],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "JDK_JAVA_OPTIONS": QUICK},
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | quick_environment(),
         capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
     assert finished.stdout.endswith("done\n"), finished.stdout[-2000:] + finished.stderr[-4000:]

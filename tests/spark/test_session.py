@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import InvalidOption, NotSupported
 from penstock.spark import spark_session
-from penstock.spark.session import JAVA_OPTIONS, settings
+from penstock.spark.session import JAVA_OPTIONS, _prepare, settings
 
 
 def test_a_local_session_has_as_many_shuffle_partitions_as_cores():
@@ -43,5 +43,12 @@ def test_the_session_has_the_settings(spark):
             assert spark.conf.get(name) == value, name
 
 
-def test_workers_use_this_python(spark):
-    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+@pytest.mark.parametrize("given", [None, "/opt/shop/bin/python"])
+def test_workers_use_this_python_if_no_other_is_named(given, spark, monkeypatch):
+    for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.delenv(variable, raising=False)
+    if given is not None:
+        monkeypatch.setenv("PYSPARK_PYTHON", given)
+    _prepare(local=True)
+    assert os.environ["PYSPARK_PYTHON"] == (given or sys.executable)
+    assert os.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
