@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from penstock import TopicConfig
-from penstock.errors import LimitReached
+from penstock.errors import BufferFull, LimitReached
 from penstock.log import transaction_decision
 from penstock.log.batch import gather
+from penstock.log.columns import RECORD_OVERHEAD_BYTES
 from penstock.log.deletion import _check_members
 from penstock.log.frame import entries
 from penstock.log.group_coordinator import GroupCoordinator
@@ -15,15 +16,17 @@ from penstock.log.maintenance import Maintenance
 from penstock.log.offsets import OffsetFile
 from penstock.log.producer_file import ProducerFile
 from penstock.log.receipts import PublishedRow, Receipt
+from penstock.log.rewrite import SegmentWriter
 from penstock.log.transaction_decision import Decision, DecisionFiles
 from penstock.log.writer import TopicWriter
 from penstock.stores.memory import MemoryStore
 from penstock.system import System
 from penstock.testing.clock import VirtualClock
+from penstock.testing.worker import simulated_system
 from tests.log.small_log import TOPIC, SmallLog
 from tests.log.strategies import values_draft
 from tests.log.test_forged_segments import START, forged
-from tests.log.test_small_promises import part
+from tests.log.test_small_promises import make, part
 
 
 @pytest.mark.parametrize(
@@ -122,3 +125,62 @@ async def test_a_group_whose_members_left_keeps_no_topic():
     await member.leave()
     _check_members(store, "billing", TOPIC, system)
     _check_members(store, "another", TOPIC, system)
+
+
+@pytest.mark.parametrize(
+    ("size", "gathered", "taken"), [(10, 90, True), (10, 91, False), (11, 0, False)]
+)
+@pytest.mark.parametrize("key", [None, b""])
+def test_a_record_may_fill_the_buffer_and_be_as_large_as_one_may_be(size, gathered, taken, key):
+    def refuse(_: int) -> None:
+        raise BufferFull("full")
+
+    receipt = Receipt(TOPIC, None)
+    world: Any = part(
+        _gathered_bytes=gathered,
+        _room=100,
+        _record_bytes_max=10,
+        _refuse=refuse,
+        _receipt=receipt,
+        _items=[],
+        _scheduled=True,
+        _lingering=False,
+    )
+    if taken:
+        assert TopicWriter.add_nowait(world, b"x" * size, key) is receipt
+        assert world._gathered_bytes == gathered + size + RECORD_OVERHEAD_BYTES
+    else:
+        with pytest.raises(BufferFull):
+            TopicWriter.add_nowait(world, b"x" * size, key)
+    assert len(world._items) == int(taken)
+
+
+def test_stopping_maintenance_is_noted():
+    world: Any = part(_stopping=False)
+    Maintenance.stop(world)
+    assert world._stopping is True
+
+
+def test_a_hole_before_an_entry_of_which_some_is_kept_stays_a_hole():
+    log = SmallLog()
+    log.append((None, b"0"))
+    log.append((None, b"1"), (None, b"2"))
+    source = log.reader().segments()[0]
+    entry = list(source.entries(0, source.size()))[-1]
+    put: list[Any] = []
+    covered: list[int] = []
+    world: Any = part(
+        cover=lambda offset, *_: covered.append(offset),
+        _put=lambda entry, body: put.append(entry.header.record_count),
+    )
+    SegmentWriter.keep_some(world, entry, [1])
+    assert (covered, put) == ([1], [1])
+
+
+async def test_an_aborted_transaction_lets_go_of_its_records():
+    async with make(simulated_system()) as queue:
+        tx = queue.transaction("billing")
+        await tx.publish(TOPIC, b"x")
+        await tx.abort()
+        assert not tx._items
+        await tx.abort()
