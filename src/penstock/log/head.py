@@ -90,10 +90,8 @@ class HeadFile:
         if len(fields) < _FIELDS.size or len(more) not in _MORE_BYTES:
             return None, bool(slot.damaged or slot.generation)
         epoch, start = _BOTH.unpack(more.ljust(_BOTH.size, b"\0"))
-        head = Head(*_FIELDS.unpack(fields))
-        return head._replace(epoch=epoch, start=start, generation=slot.generation), bool(
-            slot.damaged
-        )
+        head = Head._make((*_FIELDS.unpack(fields), epoch, start, slot.generation))
+        return head, bool(slot.damaged)
 
     def write(self, head: Head) -> Head:
         """Write the head as the next generation and return it; not synced."""

@@ -53,7 +53,14 @@ class SlottedFile:
     def read(self) -> Slot:
         """The newest sound slot; generation 0 when none was ever written or none is sound."""
         data = self._store.read(self.key, 0, 2 * SLOT_BYTES)
-        slots = [self._parse(data[:SLOT_BYTES]), self._parse(data[SLOT_BYTES:])]
+        first, second = self._parse(data[:SLOT_BYTES]), self._parse(data[SLOT_BYTES:])
+        if first and second and first.generation and second.generation:
+            return max(first, second)
+        return self._newest([first, second])
+
+    @staticmethod
+    def _newest(slots: list[Slot | None]) -> Slot:
+        """The newest of slots that are not all sound."""
         damaged = slots.count(None)
         newest = max((slot for slot in slots if slot is not None), default=NO_SLOT)
         if newest.generation:

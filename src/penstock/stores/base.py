@@ -17,12 +17,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 from penstock.errors import InvalidName, NotSupported
 from penstock.system import Buffer, Watch
 
 KEY_LENGTH_MAX = 1_024
+KEYS_KNOWN_MAX = 2_048
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,219}")
 
 
@@ -170,6 +172,9 @@ def check_key(key: str) -> str:
 
 
 def _is_key(key: object) -> bool:
-    if not isinstance(key, str) or len(key) > KEY_LENGTH_MAX:
-        return False
+    return isinstance(key, str) and len(key) <= KEY_LENGTH_MAX and _has_good_parts(key)
+
+
+@lru_cache(KEYS_KNOWN_MAX)
+def _has_good_parts(key: str) -> bool:
     return all(map(_SEGMENT.fullmatch, key.split("/")))

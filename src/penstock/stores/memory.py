@@ -50,7 +50,9 @@ class MemoryStore(PersistentBackingStore):
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         check_range(start, length)
-        with self._value(key) as value:
+        check_key(key)
+        with self._mutex:
+            value = self._value(key)
             end = len(value) if length is None else start + length
             # The view saves a copy: a slice of a bytearray is one already.
             with memoryview(value) as view:
@@ -79,8 +81,9 @@ class MemoryStore(PersistentBackingStore):
             return key in self._values
 
     def size(self, key: str) -> int:
-        with self._value(key) as value:
-            return len(value)
+        check_key(key)
+        with self._mutex:
+            return len(self._value(key))
 
     def write_at(self, key: str, position: int, buffers: Sequence[Buffer]) -> None:
         check_key(key)
@@ -94,12 +97,16 @@ class MemoryStore(PersistentBackingStore):
         self._gate.count_write(len(data))
 
     def truncate(self, key: str, size: int) -> None:
-        with self._value(key) as value:
+        check_key(key)
+        with self._mutex:
+            value = self._value(key)
             check_position(key, size, len(value))
             del value[size:]
 
     def sync(self, key: str) -> None:
-        with self._value(key):
+        check_key(key)
+        with self._mutex:
+            self._value(key)
             self._gate.count_sync()
 
     def lock(self, key: str, timeout: float) -> AbstractContextManager[None]:
@@ -128,12 +135,10 @@ class MemoryStore(PersistentBackingStore):
         self._mutex = threading.Lock()
         self._gate.abandon()
 
-    @contextmanager
-    def _value(self, key: str) -> Iterator[bytearray]:
-        check_key(key)
-        with self._mutex:
-            self._gate.check()
-            value = self._values.get(key)
-            if value is None:
-                raise no_such_key(key)
-            yield value
+    def _value(self, key: str) -> bytearray:
+        """The value, for who holds the mutex."""
+        self._gate.check()
+        value = self._values.get(key)
+        if value is None:
+            raise no_such_key(key)
+        return value
