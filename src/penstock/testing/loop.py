@@ -11,6 +11,8 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -29,8 +31,8 @@ class ScheduledLoop(asyncio.BaseEventLoop):
 
     # What BaseEventLoop has, and its stub does not say
     _ready: deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
-    _timer_cancelled_count: int
+    _closed: bool
+    _check_closed: Callable[[], None]
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -42,6 +44,9 @@ class ScheduledLoop(asyncio.BaseEventLoop):
         self.problems: list[str] = []
         """What nobody heard of: errors of callbacks, and of tasks that are forgotten."""
         self._tasks: list[asyncio.Task[Any]] = []
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timer_number = 0
+        self._readers: dict[int, Callable[[], object]] = {}
         self._now = 0.0
         self.set_exception_handler(self._note)
 
@@ -50,6 +55,43 @@ class ScheduledLoop(asyncio.BaseEventLoop):
         task = super().create_task(coro, **options)
         self._tasks.append(task)
         return task
+
+    # What BaseEventLoop does as well, but with an eye on other threads and on a real clock
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *arguments: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        if self._closed:
+            self._check_closed()
+        handle = asyncio.Handle(callback, arguments, self, context)
+        self._ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *arguments: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        if self._closed:
+            self._check_closed()
+        timer = asyncio.TimerHandle(when, callback, arguments, self, context)
+        self._timer_number += 1
+        # Timers of the same moment fire in the order in which they were set.
+        heapq.heappush(self._timers, (when, self._timer_number, timer))
+        return timer
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *arguments: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *arguments, context=context)
 
     # Time
 
@@ -62,7 +104,26 @@ class ScheduledLoop(asyncio.BaseEventLoop):
 
     def latency(self) -> float:
         """How long something outside of the loop takes this time."""
-        return self.random.choice(LATENCIES)
+        return LATENCIES[int(self.random.random() * len(LATENCIES))]
+
+    # What a real loop does with descriptors
+
+    def add_reader(  # type: ignore[override]
+        self, fd: Any, callback: Callable[..., object], *arguments: Any
+    ) -> None:
+        """Call it when the number turns readable, of which :meth:`turn_readable` tells."""
+        self._readers[fd] = partial(callback, *arguments)
+
+    def remove_reader(self, fd: Any) -> bool:
+        return self._readers.pop(fd, None) is not None
+
+    def turn_readable(self, fd: int) -> None:
+        """Call the reader of a number, if there is one then, a while later."""
+        self.call_later(self.latency(), self._read, fd)
+
+    def _read(self, fd: int) -> None:
+        if reader := self._readers.get(fd):
+            reader()
 
     # What a real loop does with threads
 
@@ -139,23 +200,19 @@ class ScheduledLoop(asyncio.BaseEventLoop):
         return ready.popleft()
 
     def _to_the_next_timer(self) -> None:
-        timers = self._scheduled
-        while timers and timers[0]._cancelled:
-            self._forget_timer()
-        if not timers:
-            raise Stuck(f"everybody waits: {self.waiting()}")
-        self._now = max(self._now, timers[0].when())
-        while timers and timers[0].when() <= self._now:
-            handle = self._forget_timer()
-            if not handle._cancelled:
-                self._ready.append(handle)
-
-    def _forget_timer(self) -> asyncio.TimerHandle:
-        handle = heapq.heappop(self._scheduled)
-        handle._scheduled = False  # type: ignore[attr-defined]
-        if handle._cancelled:
-            self._timer_cancelled_count -= 1
-        return handle
+        timers, ready = self._timers, self._ready
+        while not ready:
+            if not timers:
+                raise Stuck(f"everybody waits: {self.waiting()}")
+            when, _, timer = heapq.heappop(timers)
+            if timer._cancelled:
+                continue
+            self._now = max(self._now, when)
+            ready.append(timer)
+        while timers and timers[0][0] <= self._now:
+            timer = heapq.heappop(timers)[2]
+            if not timer._cancelled:
+                ready.append(timer)
 
     # The names by which BaseEventLoop calls these.
     _run_once = take_turn

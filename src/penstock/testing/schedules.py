@@ -24,6 +24,7 @@ LEFT_SECONDS = 5.0
 """How long tasks may go on after a scenario has ended, in virtual time, before they count as left behind."""
 ENDING_SECONDS = 60.0
 """What is left of a run that failed has so long to end, in virtual time."""
+PAUSES = (None, 0.0, 0.0, 0.001, 0.01)
 STEPS_ABOUT = (10, 50, 250)
 """After how many steps somebody is cancelled, on average."""
 
@@ -80,7 +81,7 @@ class Schedule:
 
     async def pause(self) -> None:
         """Let others go first, or let some time pass; or neither."""
-        seconds = self.random.choice((None, 0.0, 0.0, 0.001, 0.01))
+        seconds = PAUSES[int(self.random.random() * len(PAUSES))]
         if seconds is not None:
             await asyncio.sleep(seconds)
 
