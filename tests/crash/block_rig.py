@@ -5,7 +5,12 @@ crash state is any prefix of that log: what was flushed is there, and of the res
 single sectors.
 """
 
+from __future__ import annotations
+
 import contextlib
+import ctypes
+import fcntl
+import mmap
 import os
 import random
 import struct
@@ -24,6 +29,8 @@ SECTOR = 512
 HEADER = struct.Struct("<QQQQ")
 FLUSH, FUA, DISCARD = 1, 2, 4
 START_SECONDS = 20.0
+FORGET_CACHED = 0x1261
+"""BLKFLSBUF: what was read of a device is read anew."""
 SUPERBLOCK = range(2, 4)
 """The file system cannot be mounted when one half of these is old: they are kept or lost together."""
 
@@ -57,9 +64,12 @@ class WriteLog:
         return len(self.entries)
 
     def data(self, entry: Entry) -> bytes:
-        if entry.flags & DISCARD:
-            return bytes(entry.sectors * SECTOR)
-        return os.pread(self._file.fileno(), entry.sectors * SECTOR, entry.data_at)
+        return self.bytes_of(_piece(entry, entry.sector, entry.sectors))
+
+    def bytes_of(self, piece: Piece) -> bytes:
+        if piece.data_at < 0:
+            return bytes(piece.sectors * SECTOR)
+        return os.pread(self._file.fileno(), piece.sectors * SECTOR, piece.data_at)
 
     def close(self) -> None:
         self._file.close()
@@ -162,56 +172,132 @@ def choose_cuts(chance: random.Random, positions: list[int], last: int, count: i
     return sorted(cuts, key=lambda cut: cut.position)
 
 
+class Piece(NamedTuple):
+    """What is left of a write that was not flushed."""
+
+    sector: int
+    data_at: int
+    """Where its bytes stand in the log; -1 are zeros."""
+    sectors: int
+
+
+class State(NamedTuple):
+    """A disk after a power cut: so much of the log is flushed, and these pieces are there as well.
+
+    States that are equal are the same bytes.
+    """
+
+    flushed: int
+    pieces: tuple[Piece, ...]
+
+
 class Replay:
-    """Makes the disks that power cuts could have left, in the order of the log."""
+    """Makes the disks that power cuts could have left, in the order of the log.
+
+    There is one device for all of them: its bytes are changed in memory between two mounts.
+    """
 
     def __init__(self, disk: LoggedDisk, folder: Path) -> None:
         self._log = disk.log
         self._flushed = bytearray(disk.size)
         """What is surely on the disk."""
-        self._at = 0
+        self._flushed_entries = self._at = 0
         self._pending: list[Entry] = []
-        self._image = folder / "state"
+        self._path = folder / "state"
         self.root = folder / "state.mounted"
         self.root.mkdir()
         self.pending = self.dropped = 0
 
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            with self._path.open("w+b") as file:
+                file.truncate(len(self._flushed))
+                self._image = stack.enter_context(mmap.mmap(file.fileno(), 0))
+            self._device = command("losetup", "--find", "--show", self._path)
+            stack.callback(command, "losetup", "--detach", self._device)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stack.close()
+
     def _advance(self, position: int) -> None:
-        for entry in self._log.entries[self._at : position]:
+        for number in range(self._at, position):
+            entry = self._log.entries[number]
             if entry.flags & FLUSH:
                 for earlier in self._pending:
                     _put(self._flushed, earlier.sector, self._log.data(earlier))
                 self._pending.clear()
+                self._flushed_entries = number
             if entry.sectors:
                 self._pending.append(entry)
         self._at = position
 
-    def _left(self, cut: Cut) -> bytearray:
+    def state(self, cut: Cut) -> State:
+        """What a cut leaves; cuts come in the order of the log."""
         self._advance(cut.position)
-        image = self._flushed.copy()
         chance = random.Random(cut.seed)
+        pieces: list[Piece] = []
         for entry in self._pending:
-            data = self._log.data(entry)
             self.pending += 1
             if entry.flags & FUA or chance.random() < cut.keep:
-                _put(image, entry.sector, data)
+                pieces.append(_piece(entry, entry.sector, entry.sectors))
             elif chance.random() < cut.torn:
-                for sector in _some_sectors(entry, chance):
-                    at = (sector - entry.sector) * SECTOR
-                    _put(image, sector, data[at : at + SECTOR])
+                pieces += [_piece(entry, one, 1) for one in _some_sectors(entry, chance)]
             else:
                 self.dropped += 1
-        return image
+        return State(self._flushed_entries, tuple(pieces))
 
     @contextlib.contextmanager
-    def mounted(self, cut: Cut) -> Iterator[Path]:
-        """The file system after the cut, mounted, which replays its journal."""
-        self._image.write_bytes(self._left(cut))
-        command("mount", "-t", "ext4", "-o", "loop", self._image, self.root)
+    def mounted(self, state: State) -> Iterator[Path]:
+        """The file system as it was left, mounted, which replays its journal."""
+        assert state.flushed == self._flushed_entries, "the disk has gone on since"
+        self._image[:] = self._flushed
+        for piece in state.pieces:
+            _put(self._image, piece.sector, self._log.bytes_of(piece))
+        with _opened(self._device) as device:
+            fcntl.ioctl(device, FORGET_CACHED)
+        mount(self._device, self.root)
         try:
             yield self.root
         finally:
-            unmount(self.root)
+            unmount_now(self.root)
+
+
+def _piece(entry: Entry, sector: int, sectors: int) -> Piece:
+    zeros = entry.flags & DISCARD
+    return Piece(sector, -1 if zeros else entry.data_at + (sector - entry.sector) * SECTOR, sectors)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+_LIBRARY = ctypes.CDLL(None, use_errno=True)
+
+
+def _called(result: int, path: object) -> None:
+    if result:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(path))
+
+
+def mount(device: str, folder: Path) -> None:
+    """mount(2): a process for each of thousands of mounts would take longer than the mount."""
+    _called(
+        _LIBRARY.mount(device.encode(), os.fsencode(folder), b"ext4", ctypes.c_ulong(0), b""),
+        folder,
+    )
+
+
+def unmount_now(folder: Path) -> None:
+    """umount(2); a file that is still open there is an error."""
+    _called(_LIBRARY.umount2(os.fsencode(folder), 0), folder)
 
 
 def _some_sectors(entry: Entry, chance: random.Random) -> list[int]:
@@ -223,5 +309,5 @@ def _some_sectors(entry: Entry, chance: random.Random) -> list[int]:
     return kept
 
 
-def _put(image: bytearray, sector: int, data: bytes) -> None:
+def _put(image: bytearray | mmap.mmap, sector: int, data: bytes) -> None:
     image[sector * SECTOR : sector * SECTOR + len(data)] = data
