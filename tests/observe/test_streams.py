@@ -46,7 +46,7 @@ async def test_a_run_tells_the_offset_and_where_its_handler_waits(observer, cloc
         if event.offset == 2:
             await gate.wait()
 
-    async with StreamingScalingManager("memory:") as streams:
+    async with StreamingScalingManager("memory:", look_seconds=1_000) as streams:
         observer.watch(streams, name="shop")
         await streams.create_topic("orders", partitions=1)
         options: Any = {"auto_commit": 0.01, "stop_seconds": 1}
@@ -71,7 +71,7 @@ async def test_a_parked_record_is_the_cause(observer, clock):
     async def bill(event):
         raise ValueError("never")
 
-    async with StreamingScalingManager("memory:") as streams:
+    async with StreamingScalingManager("memory:", look_seconds=1_000) as streams:
         observer.watch(streams)
         await streams.create_topic("orders", partitions=1)
         run = streams.run("orders", "billing", bill, attempts=1)

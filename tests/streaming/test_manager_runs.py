@@ -42,7 +42,7 @@ class Recorder:
 
 @pytest.fixture
 async def streams():
-    async with StreamingScalingManager() as streams:
+    async with StreamingScalingManager(look_seconds=1_000) as streams:
         await streams.create_topic("orders", partitions=4)
         yield streams
 
