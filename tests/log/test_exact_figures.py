@@ -12,10 +12,12 @@ from penstock.log.columns import RECORD_OVERHEAD_BYTES
 from penstock.log.deletion import _check_members
 from penstock.log.frame import entries
 from penstock.log.group_coordinator import GroupCoordinator
+from penstock.log.head import EPOCH_UNKNOWN, HeadFile
 from penstock.log.maintenance import Maintenance
 from penstock.log.offsets import OffsetFile
 from penstock.log.producer_file import ProducerFile
 from penstock.log.receipts import PublishedRow, Receipt
+from penstock.log.repair import _Repair
 from penstock.log.rewrite import SegmentWriter
 from penstock.log.transaction_decision import Decision, DecisionFiles
 from penstock.log.writer import TopicWriter
@@ -23,7 +25,7 @@ from penstock.stores.memory import MemoryStore
 from penstock.system import System
 from penstock.testing.clock import VirtualClock
 from penstock.testing.worker import simulated_system
-from tests.log.small_log import TOPIC, SmallLog
+from tests.log.small_log import KEYS, TOPIC, SmallLog
 from tests.log.strategies import values_draft
 from tests.log.test_forged_segments import START, forged
 from tests.log.test_small_promises import make, part
@@ -184,3 +186,20 @@ async def test_an_aborted_transaction_lets_go_of_its_records():
         await tx.abort()
         assert not tx._items
         await tx.abort()
+
+
+def test_other_settings_count_from_the_next_record_on():
+    asked: list[str] = []
+    world: Any = part(config=None, _record_bytes_max=0, _set_room=lambda: asked.append("room"))
+    config = TopicConfig(record_bytes_max=77)
+    TopicWriter.reconfigure(world, config)
+    assert (world.config, world._record_bytes_max, asked) == (config, 77, ["room"])
+
+
+def test_a_head_of_no_epoch_makes_no_epoch():
+    log = SmallLog()
+    log.append((None, b"0"))
+    file = HeadFile(log.store, KEYS.head)
+    file.write(log.head()._replace(epoch=EPOCH_UNKNOWN))
+    world: Any = part(_store=log.store, _system=log.system)
+    assert _Repair._with_epoch(world, log.state) == log.state
