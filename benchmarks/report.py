@@ -1,6 +1,7 @@
 """The page of figures, made from the JSON of a run and from nothing else.
 
-``python -m benchmarks.report docs/benchmarks/log.json`` writes ``log.md`` beside it.
+``python -m benchmarks.report docs/benchmarks/log.json`` writes ``log.md`` beside it; with ``--judge`` the samples
+are judged by the targets of today first.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
+import msgspec
+
 from benchmarks.model import POINTS
-from benchmarks.results import Judgement, Profile, Report, Result, decode
+from benchmarks.results import Judgement, Profile, Report, Result, decode, encode
 from benchmarks.suites import SUITES, Suite
+from benchmarks.targets import judge
 
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -199,5 +203,14 @@ def write_page(source: Path) -> Path:
     return page
 
 
+def judge_again(source: Path) -> None:
+    """Judge the samples of a JSON file by the targets of today."""
+    report = decode(source.read_bytes())
+    judged = judge(report.results, SUITES[report.suite].targets)
+    source.write_bytes(encode(msgspec.structs.replace(report, targets=judged)))
+
+
 if __name__ == "__main__":
+    if "--judge" in sys.argv:
+        judge_again(Path(sys.argv[1]))
     print(f"wrote {write_page(Path(sys.argv[1]))}")

@@ -48,12 +48,21 @@ TARGETS: tuple[Target, ...] = (
     *_against_peers("`publish_many`, no sync", f"{_MANY}/no-sync", "penstock"),
     Target("one by one, no sync", f"{_EACH}/no-sync/penstock", 1e6),
     _against_raw("one by one, a sync per 1,000", f"{_EACH}/sync-1000/penstock", 0.5),
+    _against_raw(
+        "one by one, a sync per 1,000, with the compiled twin", f"{_EACH}/sync-1000/penstock", 0.8
+    ),
     *_against_peers("one by one, a sync per 1,000", f"{_EACH}/sync-1000", "penstock"),
     *_against_peers("one by one, no sync", f"{_EACH}/no-sync", "penstock"),
     _against_raw("64 publishers, every record durable", f"{_AWAIT}/penstock-64", 20),
     *_against_peers("64 publishers, every record durable", _AWAIT, "penstock-64"),
     Target("read as objects, in batches", "read/100/read/penstock-batches", 1.5e6),
     Target("read as objects, `async for`", "read/100/read/penstock-for", 1.5e6),
+    Target(
+        "read as objects, with the compiled twin: times LMDB",
+        "read/100/read/penstock-batches",
+        1,
+        "read/100/read/lmdb",
+    ),
     Target("read as Arrow", "read/100/read/penstock-arrow", 20e6),
     Target("read as Arrow, written 10,000 per call", "read/100/read/penstock-arrow-wide", 20e6),
     Target("recovery", "recovery/100/restart/penstock", 0.5e9),
