@@ -1,25 +1,29 @@
 """Bounds of the log, each exactly at its figure and one beside it."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from penstock import TopicConfig
-from penstock.errors import BufferFull, LimitReached
+from penstock.errors import BufferFull, InvalidOption, LimitReached
 from penstock.log import transaction_decision
 from penstock.log.batch import gather
 from penstock.log.columns import RECORD_OVERHEAD_BYTES
+from penstock.log.deadlines import check_seconds
 from penstock.log.deletion import _check_members
 from penstock.log.frame import entries
 from penstock.log.group_coordinator import GroupCoordinator
 from penstock.log.head import EPOCH_UNKNOWN, HeadFile
 from penstock.log.maintenance import Maintenance
 from penstock.log.offsets import OffsetFile
+from penstock.log.places import Place
 from penstock.log.producer_file import ProducerFile
 from penstock.log.receipts import PublishedRow, Receipt
 from penstock.log.repair import _Repair
 from penstock.log.rewrite import SegmentWriter
 from penstock.log.transaction_decision import Decision, DecisionFiles
+from penstock.log.waiting import CommitWaiters
 from penstock.log.writer import TopicWriter
 from penstock.stores.memory import MemoryStore
 from penstock.system import System
@@ -203,3 +207,24 @@ def test_a_head_of_no_epoch_makes_no_epoch():
     file.write(log.head()._replace(epoch=EPOCH_UNKNOWN))
     world: Any = part(_store=log.store, _system=log.system)
     assert _Repair._with_epoch(world, log.state) == log.state
+
+
+def test_no_time_at_all_is_a_time():
+    for seconds in (0, 0.0, 1):
+        check_seconds(seconds)
+    with pytest.raises(InvalidOption):
+        check_seconds(-0.1)
+
+
+async def test_who_waits_for_room_is_woken_by_any_commit():
+    waiters = CommitWaiters(asyncio.get_running_loop())
+    room = waiters.room()
+    waiters.committed()
+    assert room.done()
+    waiters.committed()
+
+
+def test_nobody_reads_at_a_new_place():
+    topic: Any = part(reader=lambda _: part(cursor=lambda at: at))
+    place: Any = Place(topic, 0, part())
+    assert (place.busy, place.cursor, place.delivered) == (False, 0, 0)
