@@ -1,4 +1,4 @@
-"""Stopping a process that is a member of a group, without stopping the whole group.
+"""Stopping processes, and knowing that they are stopped.
 
 A process that is stopped while it holds the lock of a group holds up the others until it goes on. A
 member takes that lock with every heartbeat. So a test that stops one, and has others take over, looks
@@ -16,6 +16,20 @@ WAIT_SECONDS = 120.0
 PAUSE_SECONDS = 0.003
 
 
+def send(pid: int, what: signal.Signals) -> None:
+    """Send a signal; with SIGSTOP, return when all threads are stopped: one may still answer before."""
+    os.kill(pid, what)
+    until = time.monotonic() + WAIT_SECONDS
+    while what == signal.SIGSTOP and not _is_all_stopped(pid):
+        assert time.monotonic() < until, "it does not stop"
+        select.select([], [], [], PAUSE_SECONDS)
+
+
+def _is_all_stopped(pid: int) -> bool:
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return all(_state(one) == "T" for one in threads)
+
+
 def stop_between_calls(pid: int) -> None:
     """Return when the process is stopped, and holds no lock of a file."""
     until = time.monotonic() + WAIT_SECONDS
@@ -30,7 +44,11 @@ def stop_between_calls(pid: int) -> None:
 
 
 def _is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2][0] == "T"
+    return _state(Path(f"/proc/{pid}")) == "T"
+
+
+def _state(process: Path) -> str:
+    return (process / "stat").read_text(encoding="utf-8").rpartition(") ")[2][0]
 
 
 def _holds_a_lock(pid: int) -> bool:

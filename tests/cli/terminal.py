@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -86,8 +87,14 @@ class Terminal:
         return _checked(Done(done.returncode, done.stdout, done.stderr.decode()), words, code)
 
     def start(self, *words: object, **options: Any) -> subprocess.Popen[bytes]:
-        """A process that goes on."""
-        return subprocess.Popen(command(*words), cwd=self.folder, env=self.environment(), **options)
+        """A process that goes on. It hears of Ctrl-C, also where the tests were started to ignore it."""
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            return subprocess.Popen(
+                command(*words), cwd=self.folder, env=self.environment(), **options
+            )
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """Without the settings of whoever runs the tests."""

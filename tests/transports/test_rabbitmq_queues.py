@@ -23,6 +23,8 @@ from penstock.errors import (
 from penstock.testing import TransportConformance
 from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, values_of
 from penstock.transports.rabbitmq import RabbitTransport
+from penstock.transports.rabbitmq_amqp import AmqpConnection
+from penstock.transports.rabbitmq_settings import settings_from
 from tests.transports.proxy import Proxy
 from tests.transports.servers.rabbitmq import LOGIN, rabbit_server
 
@@ -386,3 +388,19 @@ async def test_a_topic_is_made_by_producing_unless_that_is_off(make, topic):
     async with make(partitions=3) as transport:
         await transport.produce(topic, [b"x"])
         assert await transport.partitions(topic) == 3
+
+
+async def test_a_deadline_is_heard_although_the_client_tells_of_something_else(monkeypatch):
+    """Of a cancellation that comes in the same moment as a failure, the client tells the failure."""
+
+    async def refused(host, port):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise aio_pika.exceptions.AMQPConnectionError(111, "refused") from None
+
+    settings = settings_from("rabbitmq://127.0.0.1:1?mode=quorum&connect_seconds=0.01", {})
+    connection = AmqpConnection(settings)
+    monkeypatch.setattr(connection, "_attempt", refused)
+    with pytest.raises(Unreachable):
+        await connection.open()

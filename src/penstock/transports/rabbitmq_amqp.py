@@ -110,7 +110,8 @@ class AmqpConnection:
                     raise settings.failed("refuses this client", str(error)) from None
             except (AMQPException, OSError, TimeoutError, asyncio.CancelledError) as error:
                 if was_cancelled():
-                    raise
+                    # Also when the client was done in the same moment, and tells that instead.
+                    raise asyncio.CancelledError from None
                 self.counts.note(_plain(error), settings)
             else:
                 self._lost = asyncio.get_running_loop().create_future()

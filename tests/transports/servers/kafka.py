@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import shutil
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.java import CACHE, quick_options
+from tests.stopping import send
 from tests.transports.servers.ports import free_ports
 
 VERSION = "4.3.0"
@@ -118,7 +118,7 @@ class KafkaServer:
 
     def send(self, what: signal.Signals) -> None:
         """Stop it for a while, let it go on."""
-        os.kill(self.pid, what)
+        send(self.pid, what)
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:

@@ -1,7 +1,6 @@
 """A NATS server with JetStream for tests: on loopback, a port and a folder of its own."""
 
 import importlib.metadata
-import os
 import shutil
 import signal
 import socket
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.stopping import send
 from tests.transports.servers.ports import free_port
 
 READY_SECONDS = 60.0
@@ -79,7 +79,7 @@ class NatsServer:
     def send(self, what: signal.Signals) -> None:
         """A signal to the server alone."""
         assert self.process is not None
-        os.kill(self.process.pid, what)
+        send(self.process.pid, what)
 
     def kill(self) -> None:
         """SIGKILL: it has no time to write anything."""

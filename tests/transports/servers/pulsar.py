@@ -6,7 +6,6 @@ import base64
 import hashlib
 import hmac
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.java import CACHE, quick_options
+from tests.stopping import send
 from tests.transports.servers.ports import free_ports
 
 VERSION = "4.0.7"
@@ -175,7 +175,7 @@ class PulsarServer:
 
     def send(self, what: signal.Signals) -> None:
         """Stop it for a while, let it go on."""
-        os.kill(self.pid, what)
+        send(self.pid, what)
 
     def call(self, method: str, path: str, body: object = None) -> bytes:
         """What the broker's HTTP answers; asked again while it has lost its storage, as after a stop."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.stopping import send
 from tests.transports.servers.ports import free_ports
 
 SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
@@ -120,7 +121,7 @@ class RabbitServer:
 
     def send(self, what: signal.Signals) -> None:
         """Stop it for a while, let it go on."""
-        os.kill(self.pid, what)
+        send(self.pid, what)
 
     def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None

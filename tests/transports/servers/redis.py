@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.stopping import send
 from tests.transports.servers.ports import free_port
 
 READY_SECONDS = 60.0
@@ -82,7 +83,7 @@ class RedisServer:
     def send(self, what: signal.Signals) -> None:
         """A signal to the server alone."""
         assert self.process is not None
-        self.process.send_signal(what)
+        send(self.process.pid, what)
 
     def kill(self) -> None:
         """SIGKILL: it has no time to write anything."""
