@@ -469,6 +469,12 @@ def test_reading_data_never_runs_code():
     none_of(wrong + [use for path in python_files(SOURCE) for use in uses(path, RUNS_CODE)])
 
 
+def test_the_log_makes_its_decoders_once():
+    """Two threads that are the first to decode a class at the same time crash msgspec 0.22."""
+    at_once = re.compile(r"decode\(.*type=")
+    none_of([use for path in python_files(SOURCE / "log") for use in uses(path, at_once)])
+
+
 def test_no_test_sleeps():
     """A test waits for what it expects (an event, a condition, a virtual clock), never for time."""
     sleep = re.compile(r"time\.sleep")

@@ -58,7 +58,7 @@ class KillRig:
         if not orders.dies:
             child.kill()
         child.join()
-        assert child.exitcode == -signal.SIGKILL, "the program ended by itself"
+        assert child.exitcode == -signal.SIGKILL, f"the program ended by itself: {child.exitcode}"
         self.kills += 1
         while self.hear(ours, 0):
             pass

@@ -124,7 +124,9 @@ class CrowdedBooks(Books):
             child.kill()
             child.join()
             link.close()
-            assert child.exitcode == -signal.SIGKILL, "the program ended by itself"
+            assert child.exitcode == -signal.SIGKILL, (
+                f"the program ended by itself: {child.exitcode}"
+            )
             self.kills += 1
             living.append(self.start())
         for child, link in living:

@@ -7,6 +7,7 @@ them: what does not fit its class raises InvalidMessage with the reason, and not
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -38,6 +39,9 @@ MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 ENVELOPE_BYTES_MAX = 64 * 1024
 """What an encoded envelope may have beside its message: names, headers, identifiers."""
 SEQUENCE = re.compile("0|[1-9][0-9]{0,18}")
+
+
+_making = threading.Lock()
 
 
 class EncodedEnvelope(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -196,7 +200,9 @@ class MessageCodec:
             if is_pydantic(kind):
                 decoder = pydantic_decoder(kind, format)
             else:
-                decoder = DECODERS[format](kind, dec_hook=self._decode_hook).decode
+                # Threads that do this at the same time for one class would crash msgspec.
+                with _making:
+                    decoder = DECODERS[format](kind, dec_hook=self._decode_hook).decode
             self._decoders[kind, format] = decoder
         return decoder
 

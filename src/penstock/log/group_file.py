@@ -35,6 +35,8 @@ _CHECKSUM = struct.Struct("<I")
 _RINGS = struct.Struct("<Q")
 _PAYLOAD_AT = _FRONT.size + _CHECKSUM.size
 _UNDECODABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
+# Made once: threads that are the first to decode a class at the same time would crash msgspec.
+_to_state = msgspec.json.Decoder(GroupState).decode
 
 
 class GroupFile:
@@ -157,7 +159,7 @@ class GroupFile:
 
     def _decode_state(self, payload: bytes) -> GroupState:
         try:
-            state = msgspec.json.decode(payload, type=GroupState)
+            state = _to_state(payload)
         except _UNDECODABLE as cause:
             raise self._damage(str(cause)) from cause
         if state.group != self._group:

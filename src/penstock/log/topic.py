@@ -208,6 +208,9 @@ def _is_sound(one: _Generation | _Document, version: int = FORMAT) -> bool:
     return _checksum(one.generation, bytes(one.topic), version) == one.checksum
 
 
+# Made once, here: two threads that are the first to decode a class at the same time would crash msgspec.
+_to_document = msgspec.json.Decoder(_Document).decode
+_to_state = msgspec.json.Decoder(TopicState).decode
 _GENERATION = re.compile(rb'"generation":(\d{1,19}),"checksum":(\d{1,10}),"topic":')
 
 
@@ -356,7 +359,7 @@ class TopicFile:
         if len(data) > TOPIC_BYTES_MAX:
             raise self._damage(f"it is longer than {TOPIC_BYTES_MAX} bytes")
         try:
-            document = msgspec.json.decode(data, type=_Document)
+            document = _to_document(data)
         except _UNDECODABLE as cause:
             raise self._damage(str(cause)) from cause
         if document.format != FORMAT and _is_sound(document, document.format):
@@ -371,7 +374,7 @@ class TopicFile:
 
     def _decode_state(self, raw: bytes) -> TopicState:
         try:
-            return msgspec.json.decode(raw, type=TopicState)
+            return _to_state(raw)
         except _UNDECODABLE as cause:
             raise self._damage(str(cause)) from cause
 

@@ -115,6 +115,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         return self.generation % 0xFFFF + 1
 
 
+# Made once: threads that are the first to decode a class at the same time would crash msgspec.
+_to_decision = msgspec.json.Decoder(Decision).decode
+
+
 class Standing(NamedTuple):
     """Where a producer stands."""
 
@@ -242,7 +246,7 @@ class DecisionFiles:
         if len(rest) != size or crc32c(rest) != front.checksum:
             return None
         try:
-            decision = msgspec.json.decode(rest[: front.description_bytes], type=Decision)
+            decision = _to_decision(rest[: front.description_bytes])
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             return None
         return decision, rest[front.description_bytes :]

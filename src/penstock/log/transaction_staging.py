@@ -66,9 +66,13 @@ class StagedRecords(msgspec.Struct, frozen=True, kw_only=True):
     def decode(cls, data: bytes | str) -> StagedRecords:
         """From JSON; InvalidOption when it is none."""
         try:
-            return msgspec.json.decode(data, type=cls)
+            return _to_staged(data)
         except msgspec.MsgspecError as cause:
             raise InvalidOption(f"no staged records: {cause}", option="staged") from cause
+
+
+# Made once: threads that are the first to decode a class at the same time would crash msgspec.
+_to_staged = msgspec.json.Decoder(StagedRecords).decode
 
 
 def drafted(state: TopicState, columns: Columns, router: Router | None = None) -> Iterator[Drafted]:

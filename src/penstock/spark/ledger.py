@@ -57,6 +57,11 @@ class _Checked(msgspec.Struct, frozen=True):
     body: msgspec.Raw
 
 
+# What a class is made of is found here: threads that do it at the same time would crash msgspec.
+for _kind in (Range, Progress, _Checked):
+    msgspec.json.Decoder(_kind)
+
+
 class Ledger:
     """The ledger of one group. Blocking; each file has one writer."""
 

@@ -85,6 +85,10 @@ class StreamCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(data, type=cls)
 
 
+# What a class is made of is found here: threads that do it at the same time would crash msgspec.
+msgspec.json.Decoder(StreamCheckpoint)
+
+
 def utc_of(time_ms: int) -> datetime:
     """Milliseconds since 1970 as a time in UTC."""
     return _EPOCH + timedelta(milliseconds=time_ms)

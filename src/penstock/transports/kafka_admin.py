@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -40,12 +40,16 @@ LOOKUP_GROUP = "penstock-lookup"
 GROUPS_AT_ONCE = 32
 EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-STILL_LOADING = {
+NOT_READY = {
     "COORDINATOR_LOAD_IN_PROGRESS",
     "COORDINATOR_NOT_AVAILABLE",
     "NOT_COORDINATOR",
     "_WAIT_COORD",
+    # A topic that was just made, or made anew.
+    "LEADER_NOT_AVAILABLE",
+    "NOT_LEADER_FOR_PARTITION",
 }
+"""What a broker says of groups and partitions that it will know of in a moment."""
 AGAIN_SECONDS = 0.05
 STABLE_SECONDS = 2.0
 """How long offsets are waited for that a transaction is about to move."""
@@ -147,6 +151,9 @@ class KafkaAdmin:
 
     async def offsets(self, topic: str, spec: OffsetSpec, count: int) -> dict[int, int]:
         """Partition → offset: the first, the end of what can be read, or from a time on."""
+        return await self._again(lambda: self._offsets(topic, spec, count))
+
+    async def _offsets(self, topic: str, spec: OffsetSpec, count: int) -> dict[int, int]:
         asked = self._client.list_offsets(
             {TopicPartition(topic, number): spec for number in range(count)},
             isolation_level=IsolationLevel.READ_COMMITTED,
@@ -276,13 +283,17 @@ class KafkaAdmin:
         **fields: object,
     ) -> Any:
         """As :meth:`_answer`, asked again while the broker still loads what it knows of groups."""
+        return await self._again(lambda: self._answer(ask(), what, absent, **fields))
+
+    async def _again(self, ask: Callable[[], Awaitable[_T]]) -> _T:
+        """Ask again while the broker is not ready for it, until the deadline."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._seconds
         while True:
             try:
-                return await self._answer(ask(), what, absent, **fields)
+                return await ask()
             except BrokerFailed as refused:
-                if refused.code not in STILL_LOADING or loop.time() > until:
+                if refused.code not in NOT_READY or loop.time() > until:
                     raise
             await asyncio.sleep(AGAIN_SECONDS)
 

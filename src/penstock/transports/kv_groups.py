@@ -84,6 +84,11 @@ class GroupPlace(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
 
 
+# What a class is made of is found here: threads that do it at the same time would crash msgspec.
+for _kind in (GroupState, GroupPlace):
+    msgspec.json.Decoder(_kind)
+
+
 @dataclass(slots=True)
 class _Claim:
     place: GroupPlace
