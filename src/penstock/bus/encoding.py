@@ -7,7 +7,6 @@ them: what does not fit its class raises InvalidMessage with the reason, and not
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -23,6 +22,7 @@ from penstock.bus.formats import (
     pydantic_decoder,
     refuse_nan,
 )
+from penstock.decoding import decoder_of
 from penstock.errors import InvalidMessage, InvalidOption
 from penstock.messages import (
     DEFAULT_SESSION,
@@ -39,9 +39,6 @@ MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 ENVELOPE_BYTES_MAX = 64 * 1024
 """What an encoded envelope may have beside its message: names, headers, identifiers."""
 SEQUENCE = re.compile("0|[1-9][0-9]{0,18}")
-
-
-_making = threading.Lock()
 
 
 class EncodedEnvelope(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -200,9 +197,7 @@ class MessageCodec:
             if is_pydantic(kind):
                 decoder = pydantic_decoder(kind, format)
             else:
-                # Threads that do this at the same time for one class would crash msgspec.
-                with _making:
-                    decoder = DECODERS[format](kind, dec_hook=self._decode_hook).decode
+                decoder = decoder_of(kind, DECODERS[format], dec_hook=self._decode_hook)
             self._decoders[kind, format] = decoder
         return decoder
 

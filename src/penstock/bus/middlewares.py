@@ -23,6 +23,7 @@ from penstock.bus.formats import adapter, is_pydantic
 from penstock.bus.middleware import Next
 from penstock.bus.timers import Timers
 from penstock.bus.timing import Ending, Timing, TimingStatistics
+from penstock.decoding import prepare
 from penstock.errors import HandlerFailed, InvalidMessage, InvalidOption, RateLimited
 from penstock.messages import Command, Envelope
 from penstock.system import Clock, OsClock
@@ -158,6 +159,7 @@ def check_fields(message: Any) -> None:
         fields = adapter(kind).dump_python(message, round_trip=True, warnings=False)
         adapter(kind).validate_python(fields, by_alias=True, by_name=True)
     else:
+        prepare(kind)
         fields = msgspec.to_builtins(message, builtin_types=BUILTIN_TYPES)
         msgspec.convert(fields, kind, builtin_types=BUILTIN_TYPES)
 

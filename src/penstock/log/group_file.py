@@ -19,6 +19,7 @@ from contextlib import contextmanager
 import msgspec
 from crc32c import crc32c
 
+from penstock.decoding import decoder_of
 from penstock.errors import DamagedFile, KeyNotFound, LimitReached, UnsupportedFormat
 from penstock.log.group_ports import Change
 from penstock.log.group_state import GroupState, emptied, fence
@@ -35,8 +36,7 @@ _CHECKSUM = struct.Struct("<I")
 _RINGS = struct.Struct("<Q")
 _PAYLOAD_AT = _FRONT.size + _CHECKSUM.size
 _UNDECODABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
-# Made once: threads that are the first to decode a class at the same time would crash msgspec.
-_to_state = msgspec.json.Decoder(GroupState).decode
+_to_state = decoder_of(GroupState)
 
 
 class GroupFile:

@@ -17,6 +17,7 @@ import msgspec
 from crc32c import crc32c
 from msgspec.structs import replace
 
+from penstock.decoding import decoder_of
 from penstock.errors import (
     DamagedFile,
     InvalidOption,
@@ -208,9 +209,8 @@ def _is_sound(one: _Generation | _Document, version: int = FORMAT) -> bool:
     return _checksum(one.generation, bytes(one.topic), version) == one.checksum
 
 
-# Made once, here: two threads that are the first to decode a class at the same time would crash msgspec.
-_to_document = msgspec.json.Decoder(_Document).decode
-_to_state = msgspec.json.Decoder(TopicState).decode
+_to_document = decoder_of(_Document)
+_to_state = decoder_of(TopicState)
 _GENERATION = re.compile(rb'"generation":(\d{1,19}),"checksum":(\d{1,10}),"topic":')
 
 

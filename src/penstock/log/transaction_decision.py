@@ -24,6 +24,7 @@ from typing import NamedTuple
 import msgspec
 from crc32c import crc32c
 
+from penstock.decoding import decoder_of
 from penstock.errors import (
     KeyNotFound,
     LimitReached,
@@ -115,8 +116,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         return self.generation % 0xFFFF + 1
 
 
-# Made once: threads that are the first to decode a class at the same time would crash msgspec.
-_to_decision = msgspec.json.Decoder(Decision).decode
+_to_decision = decoder_of(Decision)
 
 
 class Standing(NamedTuple):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from penstock.decoding import decoder_of
 from penstock.errors import InvalidOption
 from penstock.log.arrow_columns import ArrowColumns
 from penstock.log.batch import Router, split
@@ -71,8 +72,7 @@ class StagedRecords(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidOption(f"no staged records: {cause}", option="staged") from cause
 
 
-# Made once: threads that are the first to decode a class at the same time would crash msgspec.
-_to_staged = msgspec.json.Decoder(StagedRecords).decode
+_to_staged = decoder_of(StagedRecords)
 
 
 def drafted(state: TopicState, columns: Columns, router: Router | None = None) -> Iterator[Drafted]:

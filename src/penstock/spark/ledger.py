@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import TypeVar
 
 import msgspec
 
+from penstock.decoding import decoder_of
 from penstock.errors import DamagedFile, KeyNotFound
 from penstock.log.names import check_name
 from penstock.spark.offsets import Offsets, as_json
@@ -57,9 +58,9 @@ class _Checked(msgspec.Struct, frozen=True):
     body: msgspec.Raw
 
 
-# What a class is made of is found here: threads that do it at the same time would crash msgspec.
-for _kind in (Range, Progress, _Checked):
-    msgspec.json.Decoder(_kind)
+_to_checked = decoder_of(_Checked)
+_to_ranges = decoder_of(list[Range])
+_to_progress = decoder_of(Progress)
 
 
 class Ledger:
@@ -76,7 +77,7 @@ class Ledger:
         """
         new = Range(_text(start, use), _text(end, use))
         key = self._plan_key(list(as_json(end, use)))
-        before = self._read(key, list[Range]) or []
+        before = self._read(key, _to_ranges) or []
         if new.start != new.end and new not in before:
             kept = takewhile(lambda one: one.start != new.start, self._not_reported(before))
             self._write(key, [*kept, new][-PLANS_MAX:])
@@ -94,12 +95,12 @@ class Ledger:
 
     def progress(self) -> Progress | None:
         """The last micro-batch that is known to be done; None before the first."""
-        return self._read(f"{self._folder}/progress", Progress)
+        return self._read(f"{self._folder}/progress", _to_progress)
 
     def plans(self) -> list[list[Range]]:
         """The last ranges of each source."""
         keys = [key for key in self._store.list(f"{self._folder}/") if "/plan-" in key]
-        return [self._read(key, list[Range]) or [] for key in sorted(keys)]
+        return [self._read(key, _to_ranges) or [] for key in sorted(keys)]
 
     def forget(self) -> None:
         """Remove the ledger: the query starts anew."""
@@ -114,13 +115,13 @@ class Ledger:
         checked = _Checked(_checksum(key, body), msgspec.Raw(body))
         self._store.write(key, msgspec.json.encode(checked))
 
-    def _read(self, key: str, kind: type[_T]) -> _T | None:
+    def _read(self, key: str, decode: Callable[[bytes], _T]) -> _T | None:
         try:
-            found = msgspec.json.decode(self._store.read(key, 0, BYTES_MAX), type=_Checked)
+            found = _to_checked(self._store.read(key, 0, BYTES_MAX))
             body = bytes(found.body)
             if _checksum(key, body) != found.checksum:
                 raise DamagedFile(f"{key} fails its checksum", file=key)
-            return msgspec.json.decode(body, type=kind)
+            return decode(body)
         except KeyNotFound:
             return None
         except msgspec.MsgspecError as cause:

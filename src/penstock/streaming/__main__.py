@@ -15,6 +15,7 @@ from typing import BinaryIO
 import msgspec
 
 from penstock.bus.timers import Timers
+from penstock.decoding import decoder_of
 from penstock.errors import PenstockError
 from penstock.streaming.manager import StreamingScalingManager
 from penstock.streaming.process_protocol import LINE_BYTES_MAX, Beat, WorkerSpec, find_handler
@@ -29,7 +30,7 @@ INPUT, OUTPUT, ERRORS = 0, 1, 2
 async def work(output: BinaryIO) -> None:
     """Do what the first line of the input says, until another line comes or the input ends."""
     lines = await _lines()
-    spec = msgspec.json.decode(await lines.readline(), type=WorkerSpec)
+    spec = decoder_of(WorkerSpec)(await lines.readline())
     sys.path[:] = spec.path
     handler = find_handler(spec.handler)
     system = System()

@@ -9,12 +9,14 @@ from contextlib import suppress
 import msgspec
 
 from penstock.bus.timers import Timers
+from penstock.decoding import decoder_of
 from penstock.errors import DeadlineExceeded, HandlerFailed
 from penstock.streaming.process_protocol import LINE_BYTES_MAX, STOP, Beat, WorkerSpec
 from penstock.streaming.run_values import HEARTBEATS_MISSED_MAX, MemberFigures
 from penstock.system import Clock
 
 WORKER = "penstock.streaming"
+_to_beat = decoder_of(Beat)
 
 
 class ProcessMember:
@@ -77,7 +79,7 @@ class ProcessMember:
                 process.stdin.write(STOP)
             await process.stdin.drain()
         while line := await self._line(process.stdout):
-            self._figures = msgspec.json.decode(line, type=Beat).figures
+            self._figures = _to_beat(line).figures
         code = await process.wait()
         if code != 0 or not self._stopping:
             raise HandlerFailed(

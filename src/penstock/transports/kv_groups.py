@@ -17,10 +17,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from penstock.decoding import decoder_of
 from penstock.errors import BrokerFailed, Fenced, NotSupported, SubscriberBusy
 from penstock.log.deadlines import within
 from penstock.log.group_coordinator import LEASE_SECONDS, checked_lease_ms, join_group
@@ -84,9 +85,9 @@ class GroupPlace(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
 
 
-# What a class is made of is found here: threads that do it at the same time would crash msgspec.
-for _kind in (GroupState, GroupPlace):
-    msgspec.json.Decoder(_kind)
+_DECODERS: dict[type, Callable[[bytes], Any]] = {
+    kind: decoder_of(kind) for kind in (GroupState, GroupPlace)
+}
 
 
 @dataclass(slots=True)
@@ -386,7 +387,8 @@ def place_key(topic: str, group: str, partition: int) -> Key:
 
 def _decoded(data: bytes, kind: type[_S]) -> _S:
     try:
-        return msgspec.json.decode(data, type=kind)
+        found: _S = _DECODERS[kind](data)
+        return found
     except (msgspec.MsgspecError, UnicodeError) as cause:
         raise BrokerFailed(
             f"a key of a group does not hold a {kind.__name__}: something else wrote it", kind=kind

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import msgspec
 
+from penstock.decoding import decoder_of
 from penstock.errors import BrokerFailed, Fenced, NotSupported, OffsetOutOfRange, SubscriberBusy
 from penstock.log.group_coordinator import checked_lease_ms, join_group
 from penstock.log.group_member import Member
@@ -32,6 +33,7 @@ PAUSE_SECONDS_MAX = 0.02
 """Before the state is read again because somebody else was quicker; a random part of it."""
 
 Listener = Callable[[], None]
+_to_state = decoder_of(GroupState)
 
 
 class RedisGroup:
@@ -126,7 +128,7 @@ class RedisGroup:
         if not stored:
             return GroupState(group=self.group)
         try:
-            return msgspec.json.decode(stored, type=GroupState)
+            return _to_state(stored)
         except (msgspec.MsgspecError, UnicodeError) as cause:
             raise BrokerFailed(
                 f"the state of group {self.group!r} in {self._base} was written by something else: "
