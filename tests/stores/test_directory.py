@@ -1,8 +1,14 @@
 """What only the directory store has: open files that come and go, temporary files, names."""
 
+import errno
+import resource
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
-from penstock.errors import StoreFailed
+from penstock import WalMessageQueue
+from penstock.errors import DeadlineExceeded, InvalidOption, StoreFailed, UnknownTopic
+from penstock.log.deletion import delete_topic
 from penstock.log.names import PartitionKeys
 from penstock.log.sealed import remove_leftovers
 from penstock.stores import DirectoryStore, MemoryStore
@@ -142,3 +148,140 @@ def test_maintenance_removes_them_with_the_other_leftovers():
     disk = killed_while_writing(f"{keys.folder}/x")
     assert remove_leftovers(keys, [make(disk)[1], MemoryStore()]) == 1
     assert temporaries(disk, f"/data/store/{keys.folder}") == []
+
+
+def test_a_process_that_may_open_few_files_keeps_some_for_others(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (8, 1_024))
+    disk, store = make()
+    fill(store)
+    opened = disk.calls["open"]
+    fill(store, KEYS[1:])
+    assert disk.calls["open"] == opened
+    store.read(KEYS[0])
+    assert disk.calls["open"] == opened + 1
+
+
+@pytest.mark.parametrize("allowed", [1_024, resource.RLIM_INFINITY])
+def test_where_many_files_may_be_open_many_are(monkeypatch, allowed):
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (allowed, allowed))
+    disk, store = make()
+    keys = [f"topic/{number}.log" for number in range(256)]
+    fill(store, keys)
+    opened = disk.calls["open"]
+    fill(store, keys)
+    assert disk.calls["open"] == opened
+    store.write_at("topic/more.log", 0, [b"x"])
+    store.read(keys[0])
+    assert disk.calls["open"] == opened + 2
+
+
+@pytest.mark.parametrize("handles_max", [0, -1])
+def test_no_open_file_at_all_is_refused(handles_max):
+    with pytest.raises(InvalidOption, match="at least one"):
+        make(handles_max=handles_max)
+
+
+# Names
+
+
+def test_files_of_others_are_neither_listed_nor_removed(tmp_path):
+    store = DirectoryStore(tmp_path)
+    store.write("topics/orders/topic.json", b"{}")
+    others = [tmp_path / "topics/orders/~notes (old).txt", tmp_path / "topics/my notes/a.txt"]
+    others[1].parent.mkdir()
+    for one in others:
+        one.write_text("mine")
+    assert store.list() == store.list("topics/") == ["topics/orders/topic.json"]
+    for key in store.list("topics/orders/"):
+        store.delete(key)
+    assert [one.read_text() for one in others] == ["mine", "mine"]
+    store.close()
+
+
+async def test_a_topic_is_deleted_around_files_of_others(tmp_path):
+    async with WalMessageQueue(tmp_path) as queue:
+        await queue.publish("orders", b"x")
+    other = tmp_path / "topics" / "orders" / "~notes (old).txt"
+    other.write_text("mine")
+    with DirectoryStore(tmp_path) as store:
+        delete_topic(store, "orders")
+        assert store.list("topics/") == []
+        with pytest.raises(UnknownTopic):
+            delete_topic(store, "orders")
+    assert other.read_text() == "mine"
+
+
+# While a lock is held
+
+
+def test_what_only_one_thread_changes_is_looked_at_once():
+    disk, store = make()
+    fill(store)
+    before = disk.calls["status"]
+    with store.unchanged_by_others("topic"):
+        for number in range(1, 5):
+            store.write_at(KEYS[0], number, [b"y"])
+            store.sync(KEYS[0])
+            assert store.size(KEYS[0]) == number + 1
+        store.truncate(KEYS[0], 2)
+        assert store.read(KEYS[0]) == b"xy"
+        with pytest.raises(InvalidOption, match=r"outside 0\.\.2"):
+            store.write_at(KEYS[0], 3, [b"z"])
+    assert disk.calls["status"] == before + 1
+    store.read(KEYS[0])
+    assert disk.calls["status"] == before + 2
+
+
+def test_what_is_removed_or_replaced_meanwhile_is_looked_at_anew():
+    _, store = make()
+    fill(store)
+    with store.unchanged_by_others("topic"):
+        assert store.size(KEYS[0]) == 1
+        store.write(KEYS[0], b"another value")
+        assert store.read(KEYS[0]) == b"another value"
+        store.delete(KEYS[0])
+        assert not store.exists(KEYS[0])
+        store.write_at(KEYS[0], 0, [b"anew"])
+        assert store.read(KEYS[0]) == b"anew"
+
+
+def test_other_threads_and_other_folders_are_not_meant():
+    disk, store = make()
+    fill(store, [*KEYS, "other/0.log"])
+    other = DirectoryStore("/data/store", system=simulated_system(disk=disk))
+    with store.unchanged_by_others("topic"), ThreadPoolExecutor(1) as thread:
+        for key in (KEYS[0], "other/0.log"):
+            assert store.size(key) == 1
+            other.write_at(key, 1, [b"more"])
+        assert store.size("other/0.log") == 5
+        assert thread.submit(store.size, KEYS[0]).result() == 5
+        assert store.size(KEYS[0]) == 1, "this thread said that nobody else would"
+    assert store.size(KEYS[0]) == 5
+
+
+@pytest.mark.parametrize("call", ["write", "truncate"])
+def test_after_a_failure_it_looks_again(call):
+    disk, store = make()
+    fill(store)
+    with store.unchanged_by_others("topic"):
+        store.write_at(KEYS[0], 1, [b"yz"])
+        before = disk.calls["status"]
+        disk.fail(call, errno.EIO)
+        with pytest.raises(StoreFailed):
+            store.write_at(KEYS[0], 3, [b"z"]) if call == "write" else store.truncate(KEYS[0], 1)
+        store.size(KEYS[0])
+        assert disk.calls["status"] == before + 1
+
+
+def test_a_lock_file_that_was_replaced_is_locked_anew():
+    disk, store = make()
+    with store.lock("topic/head", 1):
+        pass
+    other = DirectoryStore("/data/store", system=simulated_system(disk=disk))
+    other.delete("topic/head")
+    with other.lock("topic/head", 1), pytest.raises(DeadlineExceeded):
+        with store.lock("topic/head", 0):
+            raise AssertionError("two have it")
+    with store.lock("topic/head", 1), pytest.raises(DeadlineExceeded):
+        with other.lock("topic/head", 0):
+            raise AssertionError("two have it")

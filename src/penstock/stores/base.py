@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
@@ -127,6 +127,13 @@ class PersistentBackingStore(ABC):
         """
         raise self._cannot("lock")
 
+    def unchanged_by_others(self, folder: str) -> AbstractContextManager[None]:
+        """Say that for a while only this thread changes what is in the folder, as it holds the lock for that.
+
+        A store need not look again and again then what others did to a key. It may look all the same.
+        """
+        return nullcontext()
+
     def watch(self) -> Watch | None:
         """A watch for :meth:`watch_key`, or None where changes have to be polled for."""
         return None
@@ -169,6 +176,11 @@ def check_key(key: str) -> str:
         f"(first one a letter, digit or '_'), joined by '/', at most {KEY_LENGTH_MAX} characters",
         name=key,
     )
+
+
+def is_key_part(name: str) -> bool:
+    """Whether a key can have this between two slashes. A file with another name is somebody else's."""
+    return _SEGMENT.fullmatch(name) is not None
 
 
 def _is_key(key: object) -> bool:

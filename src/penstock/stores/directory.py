@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from threading import get_ident
+from typing import NamedTuple, NoReturn
 
 from penstock.errors import Closed, DeadlineExceeded, InvalidOption, KeyNotFound, StoreFailed
 from penstock.stores.base import (
@@ -20,15 +22,33 @@ from penstock.stores.base import (
     StoreStatistics,
     check_key,
 )
+from penstock.stores.folders import Folders
 from penstock.stores.handles import Handle, Handles
 from penstock.system import Buffer, System, Watch
 
-FOLDERS_KNOWN_MAX = 65_536
 HANDLES_MAX = 256
+HANDLES_SHARE = 4
+"""Of the files that the process may have open, a store keeps one in so many at most: others need some too."""
 TEMPORARY = ".tmp"
 LOCK_POLL_SECONDS_MIN = 0.0002
 LOCK_POLL_SECONDS_MAX = 0.005
 _MAY_NOT_WRITE = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+class _Unchanged(NamedTuple):
+    """What is known of a folder while one thread alone changes what is in it."""
+
+    thread: int
+    sizes: dict[Handle, int]
+
+
+def _handles_max() -> int:
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        HANDLES_MAX
+        if allowed == resource.RLIM_INFINITY
+        else min(HANDLES_MAX, max(1, allowed // HANDLES_SHARE))
+    )
 
 
 class DirectoryStore(PersistentBackingStore):
@@ -36,6 +56,8 @@ class DirectoryStore(PersistentBackingStore):
 
     Any number of processes may share the directory on a local file system. A value set with
     ``write`` is replaced by renaming, a value written with ``write_at`` is changed in place.
+    At most ``handles_max`` files stay open: 256, or a quarter of what the process may open if that is less.
+    Files whose names cannot be keys are somebody else's: they are neither listed nor touched.
     """
 
     capabilities = StoreCapabilities(log=True, shared=True, durable=True)
@@ -45,21 +67,26 @@ class DirectoryStore(PersistentBackingStore):
         path: str | os.PathLike[str],
         *,
         system: System | None = None,
-        handles_max: int = HANDLES_MAX,
+        handles_max: int | None = None,
     ) -> None:
+        if handles_max is not None and handles_max < 1:
+            raise InvalidOption(
+                f"handles_max is {handles_max}: a store keeps at least one file open",
+                option="handles_max",
+            )
         self.path = os.path.abspath(os.fspath(path))
         self._system = system or System()
         self._files = self._system.files
-        self._handles = Handles(handles_max)
+        self._handles = Handles(_handles_max() if handles_max is None else handles_max)
         self._mutex = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
-        self._durable_folders: set[str] = set()
-        self._own_folders: set[str] = set()
+        self._folders = Folders(self._files, self.path)
+        self._unchanged: dict[str, _Unchanged] = {}
         self._closed = False
         self._reads = self._writes = self._syncs = self._deletes = 0
         self._bytes_read = self._bytes_written = 0
         try:
-            self._make_directories(self.path)
+            self._folders.make(self.path)
         except OSError as cause:
             raise StoreFailed(
                 f"cannot make the directory {self.path}: {cause.strerror or cause}. Name one that "
@@ -75,13 +102,13 @@ class DirectoryStore(PersistentBackingStore):
         folder, name = os.path.split(target)
         temporary = ""
         try:
-            self._make_directories(folder)
+            self._folders.make(folder)
             temporary, handle = self._open_temporary(folder, name)
             self._files.write(handle.descriptor, [data], 0)
             self._files.sync(handle.descriptor)
             self._files.rename(temporary, target)
             handle.close()
-            self._sync_names(folder)
+            self._folders.sync_names(folder)
         except OSError as cause:
             if temporary:
                 with suppress(OSError):
@@ -124,9 +151,9 @@ class DirectoryStore(PersistentBackingStore):
         self._check_open()
         folder = prefix.rpartition("/")[0]
         if folder:
-            self._check_folders(check_key(folder))
+            self._folders.check(check_key(folder))
         try:
-            return sorted(key for key in self._walk(folder) if key.startswith(prefix))
+            return sorted(key for key in self._folders.keys_below(folder) if key.startswith(prefix))
         except OSError as cause:
             self._fail("list", prefix, cause)
 
@@ -134,7 +161,7 @@ class DirectoryStore(PersistentBackingStore):
         self._check_open()
         folder, _, start = prefix.rpartition("/")
         path = f"{self.path}/{check_key(folder)}" if folder else self.path
-        self._check_folders(folder)
+        self._folders.check(folder)
         try:
             names = [name for name, _ in self._files.list_directory(path)]
         except (FileNotFoundError, NotADirectoryError):
@@ -167,9 +194,12 @@ class DirectoryStore(PersistentBackingStore):
                 raise InvalidOption(f"position {position} is outside 0..{size} of {key}")
             self._files.write(handle.descriptor, buffers, position)
         except OSError as cause:
+            self._forget_sizes(key)
             self._fail("write", key, cause)
+        written = sum(map(len, buffers))
+        self._note_size(key, handle, max(size, position + written))
         self._writes += 1
-        self._bytes_written += sum(map(len, buffers))
+        self._bytes_written += written
 
     def truncate(self, key: str, size: int) -> None:
         try:
@@ -179,7 +209,9 @@ class DirectoryStore(PersistentBackingStore):
                 raise InvalidOption(f"size {size} is outside 0..{present} of {key}")
             self._files.truncate(handle.descriptor, size)
         except OSError as cause:
+            self._forget_sizes(key)
             self._fail("truncate", key, cause)
+        self._note_size(key, handle, size)
 
     def sync(self, key: str) -> None:
         self._syncs += 1
@@ -187,7 +219,7 @@ class DirectoryStore(PersistentBackingStore):
             handle, _ = self._current(key)
             self._files.sync(handle.descriptor)
             if not handle.name_synced:
-                self._sync_names(os.path.dirname(self._path(key)))
+                self._folders.sync_names(os.path.dirname(self._path(key)))
                 handle.name_synced = True
         except OSError as cause:
             self._fail("sync", key, cause)
@@ -208,6 +240,14 @@ class DirectoryStore(PersistentBackingStore):
                 self._unlock(key, handle)
         finally:
             mutex.release()
+
+    @contextmanager
+    def unchanged_by_others(self, folder: str) -> Iterator[None]:
+        self._unchanged[folder] = _Unchanged(get_ident(), {})
+        try:
+            yield
+        finally:
+            del self._unchanged[folder]
 
     def watch(self) -> Watch | None:
         return self._files.watch()
@@ -237,6 +277,7 @@ class DirectoryStore(PersistentBackingStore):
         # hold those locks when the parent dies.
         self._mutex = threading.Lock()
         self._locks = {}
+        self._unchanged = {}
         # A thread of the parent that held a handle is gone, but its reference is not: close.
         self._handles.abandon()
         self._closed = True
@@ -249,40 +290,37 @@ class DirectoryStore(PersistentBackingStore):
 
     def _path(self, key: str) -> str:
         self._check_open()
-        self._check_folders(check_key(key).rpartition("/")[0])
+        self._folders.check(check_key(key).rpartition("/")[0])
         return f"{self.path}/{key}"
-
-    def _check_folders(self, folder: str) -> None:
-        """Refuse folders that are links: what is in a directory must not lead out of it.
-
-        A folder that was looked at is not looked at again.
-        """
-        if not folder or folder in self._own_folders:
-            return
-        self._check_folders(folder.rpartition("/")[0])
-        path = f"{self.path}/{folder}"
-        if self._files.is_link(path):
-            raise StoreFailed(
-                f"{path} is a symbolic link, which may lead anywhere: put the folder itself there, "
-                "or mount it",
-                key=folder,
-                operation="open",
-                errno=errno.ELOOP,
-            )
-        if len(self._own_folders) >= FOLDERS_KNOWN_MAX:
-            self._own_folders.clear()
-        self._own_folders.add(folder)
 
     def _current(self, key: str, *, create: bool = False) -> tuple[Handle, int]:
         """A handle of the file that the key names now, and its size."""
         handle = self._handles.get(key) or self._open(key, create=create)
+        sizes = self._sizes(key)
+        if sizes is not None and handle in sizes:
+            return handle, sizes[handle]
         status = self._files.status(handle.descriptor)
         if status.links == 0:
             # Deleted or replaced, perhaps by another process.
             self._handles.forget(key)
             handle = self._open(key, create=create)
             status = self._files.status(handle.descriptor)
+        if sizes is not None:
+            sizes[handle] = status.size
         return handle, status.size
+
+    def _sizes(self, key: str) -> dict[Handle, int] | None:
+        """Of files in the folder of the key that only this thread changes now; None of any other."""
+        found = self._unchanged.get(key.rpartition("/")[0]) if self._unchanged else None
+        return found.sizes if found is not None and found.thread == get_ident() else None
+
+    def _note_size(self, key: str, handle: Handle, size: int) -> None:
+        if (sizes := self._sizes(key)) is not None:
+            sizes[handle] = size
+
+    def _forget_sizes(self, key: str) -> None:
+        if (sizes := self._sizes(key)) is not None:
+            sizes.clear()
 
     def _open(self, key: str, *, create: bool) -> Handle:
         path = self._path(key)
@@ -291,7 +329,7 @@ class DirectoryStore(PersistentBackingStore):
         except FileNotFoundError:
             if not create:
                 raise
-            self._make_directories(os.path.dirname(path))
+            self._folders.make(os.path.dirname(path))
             handle = self._open_file(path, create=True)
         return self._handles.keep(key, handle)
 
@@ -325,13 +363,14 @@ class DirectoryStore(PersistentBackingStore):
         return handle
 
     def _try_lock(self, key: str) -> Handle | None:
-        handle, _ = self._current(key, create=True)
-        if not self._files.try_lock(handle.descriptor):
-            return None
+        handle = self._handles.get(key) or self._open(key, create=True)
+        locked = self._files.try_lock(handle.descriptor)
         if self._files.status(handle.descriptor).links:
-            return handle
-        # Deleted between open and lock: the lock of a file without a name keeps nobody out.
-        self._unlock(key, handle)
+            return handle if locked else None
+        # Deleted or replaced: the lock of a file without a name keeps nobody out.
+        self._handles.forget(key)
+        if locked:
+            self._unlock(key, handle)
         return None
 
     def _unlock(self, key: str, handle: Handle) -> None:
@@ -350,36 +389,6 @@ class DirectoryStore(PersistentBackingStore):
         )
 
     # Directories
-
-    def _make_directories(self, path: str) -> None:
-        """Make the directory and its missing parents, each name synced: a crash keeps them."""
-        if self._files.exists(path):
-            return
-        parent = os.path.dirname(path)
-        self._make_directories(parent)
-        with suppress(FileExistsError):
-            self._files.make_directory(path)
-        try:
-            self._files.sync_directory(parent)
-        except OSError:
-            # After a failed sync only a name that is made again is sure to be saved by the next.
-            with suppress(OSError):
-                self._files.remove_directory(path)
-            raise
-
-    def _sync_names(self, folder: str) -> None:
-        """Sync the names in a folder, and once those of all folders above it, the root's included.
-
-        Whoever made a folder may have died before its name was synced.
-        """
-        self._files.sync_directory(folder)
-        while folder not in self._durable_folders and folder.startswith(self.path):
-            parent = os.path.dirname(folder)
-            # The folder that the root is in may belong to somebody else.
-            with suppress(PermissionError):
-                self._files.sync_directory(parent)
-            self._durable_folders.add(folder)
-            folder = parent
 
     def _finish_delete(self, key: str) -> None:
         """Whoever removed the key may have died before that was synced."""
@@ -410,20 +419,6 @@ class DirectoryStore(PersistentBackingStore):
                 self._files.unlink(path)
                 return True
         return False
-
-    def _walk(self, folder: str) -> Iterator[str]:
-        try:
-            names = self._files.list_directory(f"{self.path}/{folder}" if folder else self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        for name, is_directory in names:
-            key = f"{folder}/{name}" if folder else name
-            if name.startswith("."):
-                continue
-            if is_directory:
-                yield from self._walk(key)
-            else:
-                yield key
 
     def _fail(self, verb: str, key: str, cause: OSError) -> NoReturn:
         if isinstance(cause, DeadlineExceeded):  # a TimeoutError, and so an OSError

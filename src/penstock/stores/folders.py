@@ -1,0 +1,90 @@
+"""The folders of a directory store: made so that a crash keeps them, never left by a link."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+from penstock.errors import StoreFailed
+from penstock.stores.base import is_key_part
+from penstock.system import Files
+
+FOLDERS_KNOWN_MAX = 65_536
+
+
+class Folders:
+    """What lies below the root of a store. Paths are whole; folders are named as keys are."""
+
+    def __init__(self, files: Files, root: str) -> None:
+        self._files = files
+        self._root = root
+        self._durable: set[str] = set()
+        self._own: set[str] = set()
+
+    def check(self, folder: str) -> None:
+        """Refuse folders that are links: what is in a directory must not lead out of it.
+
+        A folder that was looked at is not looked at again.
+        """
+        if not folder or folder in self._own:
+            return
+        self.check(folder.rpartition("/")[0])
+        path = f"{self._root}/{folder}"
+        if self._files.is_link(path):
+            raise StoreFailed(
+                f"{path} is a symbolic link, which may lead anywhere: put the folder itself there, "
+                "or mount it",
+                key=folder,
+                operation="open",
+                errno=errno.ELOOP,
+            )
+        if len(self._own) >= FOLDERS_KNOWN_MAX:
+            self._own.clear()
+        self._own.add(folder)
+
+    def make(self, path: str) -> None:
+        """Make the directory and its missing parents, each name synced: a crash keeps them."""
+        if self._files.exists(path):
+            return
+        parent = os.path.dirname(path)
+        self.make(parent)
+        with suppress(FileExistsError):
+            self._files.make_directory(path)
+        try:
+            self._files.sync_directory(parent)
+        except OSError:
+            # After a failed sync only a name that is made again is sure to be saved by the next.
+            with suppress(OSError):
+                self._files.remove_directory(path)
+            raise
+
+    def sync_names(self, folder: str) -> None:
+        """Sync the names in a folder, and once those of all folders above it, the root's included.
+
+        Whoever made a folder may have died before its name was synced.
+        """
+        self._files.sync_directory(folder)
+        while folder not in self._durable and folder.startswith(self._root):
+            parent = os.path.dirname(folder)
+            # The folder that the root is in may belong to somebody else.
+            with suppress(PermissionError):
+                self._files.sync_directory(parent)
+            self._durable.add(folder)
+            folder = parent
+
+    def keys_below(self, folder: str) -> Iterator[str]:
+        """All keys in the folder and below it, in no order. What cannot be a key is somebody else's."""
+        try:
+            names = self._files.list_directory(f"{self._root}/{folder}" if folder else self._root)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for name, is_directory in names:
+            key = f"{folder}/{name}" if folder else name
+            if not is_key_part(name):
+                continue
+            if is_directory:
+                yield from self.keys_below(key)
+            else:
+                yield key
