@@ -9,8 +9,9 @@ import os
 import select
 import signal
 import time
-from contextlib import suppress
 from pathlib import Path
+
+from penstock.testing.transport_processes import holds_a_lock
 
 WAIT_SECONDS = 120.0
 PAUSE_SECONDS = 0.003
@@ -34,7 +35,7 @@ def stop_between_calls(pid: int) -> None:
     """Return when the process is stopped, and holds no lock of a file."""
     until = time.monotonic() + WAIT_SECONDS
     os.kill(pid, signal.SIGSTOP)
-    while not _is_stopped(pid) or _holds_a_lock(pid):
+    while not _is_stopped(pid) or holds_a_lock(pid):
         assert time.monotonic() < until, "it does not stop, or holds a lock all the time"
         if _is_stopped(pid):
             os.kill(pid, signal.SIGCONT)
@@ -49,11 +50,3 @@ def _is_stopped(pid: int) -> bool:
 
 def _state(process: Path) -> str:
     return (process / "stat").read_text(encoding="utf-8").rpartition(") ")[2][0]
-
-
-def _holds_a_lock(pid: int) -> bool:
-    for one in Path(f"/proc/{pid}/fdinfo").iterdir():
-        with suppress(OSError):
-            if "lock:" in one.read_text(encoding="ascii"):
-                return True
-    return False

@@ -60,7 +60,7 @@ def test_too_few_descriptors_are_a_typed_error_and_nothing_is_lost(tmp_path):
     lines = output_of("exhaust_descriptors", tmp_path)
     errors = {line for line in lines if line.startswith("error ")}
     counts = dict(line.split() for line in lines if not line.startswith("error "))
-    assert int(counts["refused"]) > 3
+    assert int(counts["refused"]) > 0
     assert errors == {"error StoreFailed 24"}, errors
     assert int(counts["found"]) >= int(counts["acknowledged"]) > 0
 

@@ -1,10 +1,15 @@
 """Real servers for queues, started once a run."""
 
+import asyncio
 import itertools
-from collections.abc import Iterator
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import NamedTuple
 
 import pytest
 
+from penstock import Subscription, WalMessageQueue
+from penstock.log.membership import Membership
 from tests.servers import postgres_server, s3_server
 
 # Before the suite is imported: its assertions then explain themselves as those of tests do.
@@ -19,6 +24,45 @@ pytest.register_assert_rewrite(
 )
 
 _numbers = itertools.count()
+
+
+@pytest.fixture
+def held_up_opening(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Subscribers stop when they have claimed their name: the first event; and go on at the second."""
+    inside, go_on = threading.Event(), threading.Event()
+    check = Membership._check_members
+
+    def held_up(self: Membership) -> None:
+        inside.set()
+        assert go_on.wait(30)
+        check(self)
+
+    monkeypatch.setattr(Membership, "_check_members", held_up)
+    return inside, go_on
+
+
+class HalfOpen(NamedTuple):
+    """A subscription of "billing" to "orders" that has claimed its name, and does not get on."""
+
+    queue: WalMessageQueue
+    subscription: Subscription
+    opening: asyncio.Task[None]
+    go_on: threading.Event
+
+
+@pytest.fixture
+async def half_open(
+    held_up_opening: tuple[threading.Event, threading.Event],
+) -> AsyncIterator[HalfOpen]:
+    from penstock.testing.worker import simulated_system  # not before what is rewritten above
+
+    inside, go_on = held_up_opening
+    async with WalMessageQueue("/data/log", system=simulated_system()) as queue:
+        await queue.publish("orders", b"x")
+        subscription = queue.subscribe("orders", "billing")
+        opening = asyncio.create_task(subscription.open())
+        assert await asyncio.to_thread(inside.wait, 30)
+        yield HalfOpen(queue, subscription, opening, go_on)
 
 
 @pytest.fixture(scope="session")

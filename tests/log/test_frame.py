@@ -152,16 +152,15 @@ def test_the_chain_is_the_header_checksum_of_the_entry_before():
 @given(st.binary(max_size=200), st.binary(max_size=200))
 def test_the_next_sound_header_is_found_behind_damage(garbage, tail):
     data = garbage + sealed(b"value") + tail
-    found = frame.find_next(data, 0)
-    assert found == len(garbage)
-    assert frame.parse_header(data, found).record_count == 1
+    (found,) = frame.find_headers(data)
+    assert found == (len(garbage), frame.parse_header(data, len(garbage)))
+    assert found[1].record_count == 1
 
 
 def test_magic_bytes_without_a_sound_header_are_passed_over():
     data = b"PNSK" * 50 + sealed(b"PNSK")
-    assert frame.find_next(data, 0) == 200
-    assert frame.find_next(data, 205) is None
-    assert frame.find_next(forged(version=9), 0) is None
+    assert [place for place, _ in frame.find_headers(data)] == [200]
+    assert not list(frame.find_headers(forged(version=9)))
 
 
 PLAIN = bytes.fromhex(

@@ -196,7 +196,7 @@ async def test_a_lock_further_down_tells_more_than_the_batch():
     async def locked() -> None:
         raise DeadlineExceeded("the lock of the offset")
 
-    world = part(_check_open=lambda: None, _at_hand=[], _fill=locked, topic="orders")
+    world = part(_take=lambda records_max: [], _fill=locked, topic="orders")
     with pytest.raises(DeadlineExceeded, match="the lock of the offset"):
         await Subscription.next_batch(world, 5.0, 10)
 
@@ -409,7 +409,8 @@ def test_files_that_do_not_belong_to_the_partition_are_dropped():
     covered = _Part(0, mine, None, 9)
     parts = [covered, _Part(5, mine, None, 6), _Part(9, foreign, None, 12)]
     kept = PartitionRepair._without_strays(world, parts)
-    assert [one.base for one in kept] == [0, 9]
+    # A part that is to be written anew stands where the foreign file stood.
+    assert [(one.base, one.rewrite) for one in kept] == [(0, False), (9, True)]
     assert dropped == [
         "its offsets are in the segment before it already",
         "it belongs to another/0",

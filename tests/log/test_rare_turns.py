@@ -1,7 +1,6 @@
 """Turns that the log takes seldom: entries that are sound and out of place, files that others left, calls at odd moments."""
 
 import asyncio
-import threading
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from penstock.log.frame import KIND_RECORDS, KIND_START, Draft
 from penstock.log.head import HeadFile
 from penstock.log.inspection import VerifyReport
 from penstock.log.maintenance import Maintenance
-from penstock.log.membership import Membership
 from penstock.log.partition_check import PartitionCheck
 from penstock.log.producer_file import DoneMark, ProducerFile
 from penstock.log.segment import SegmentStart
@@ -150,16 +148,8 @@ def test_damage_is_not_passed_to_an_entry_that_cannot_follow(kind, offset):
 # Subscriptions
 
 
-async def test_an_open_that_was_given_up_frees_the_name(monkeypatch):
-    inside, go_on = threading.Event(), threading.Event()
-    check = Membership._check_members
-
-    def held_up(self: Membership) -> None:
-        inside.set()
-        assert go_on.wait(30)
-        check(self)
-
-    monkeypatch.setattr(Membership, "_check_members", held_up)
+async def test_an_open_that_was_given_up_frees_the_name(held_up_opening):
+    inside, go_on = held_up_opening
     async with make(simulated_system()) as queue:
         await queue.publish("orders", b"x")
 

@@ -21,6 +21,7 @@ from penstock.log.head import HeadFile
 from penstock.log.partition import PartitionLog
 from penstock.log.recovery import TailScanner
 from penstock.stores.directory import DirectoryStore
+from penstock.stores.folders import Folders
 from penstock.testing.disk import SimulatedDisk
 from tests.crash.rigs import scoring, seed_of
 from tests.log.dying import die_at
@@ -401,7 +402,7 @@ def test_caught_directories_are_not_synced(monkeypatch):
 
 def test_caught_the_folders_above_are_not_synced(monkeypatch):
     monkeypatch.setattr(
-        DirectoryStore, "_sync_names", lambda self, folder: self._files.sync_directory(folder)
+        Folders, "sync_names", lambda self, folder: self._files.sync_directory(folder)
     )
     expect_broken("I1", test_a_process_may_die_before_any_call_of_its_first_steps)
 
@@ -463,7 +464,7 @@ def test_the_ghosts_of_a_dead_writer_never_mix_with_the_living():
 
 def test_caught_durable_records_are_cut_like_a_torn_tail(monkeypatch):
     """Damage to what was acknowledged must be refused, not cut."""
-    monkeypatch.setattr(TailScanner, "_claimed", lambda self, rest: 0)
+    monkeypatch.setattr(TailScanner, "_claims", lambda self, rest: iter(()))
     one = machine()
     for number in range(4):
         one.append(b"%d" % number)

@@ -18,7 +18,6 @@ from penstock.log.columns import Columns
 from penstock.log.deadlines import Deadlines
 from penstock.log.group_session import GroupSession
 from penstock.log.group_subscription import GroupSubscription
-from penstock.log.membership import Membership
 from penstock.log.offsets import OffsetFile
 from penstock.log.partition import OtherEpoch
 from penstock.log.places import resolve
@@ -104,33 +103,19 @@ async def test_forgetting_after_closing_leaves_the_name_to_others():
         assert TopicFile(queue.store, "orders").read().subscribers == {"billing": {0: 0}}
 
 
-async def test_forgetting_waits_for_an_open_that_has_begun(monkeypatch):
+async def test_forgetting_waits_for_an_open_that_has_begun(half_open):
     """Otherwise the name would be registered after it was forgotten."""
-    inside, go_on = threading.Event(), threading.Event()
-    check = Membership._check_members
-
-    def held_up(self: Membership) -> None:
-        """The name is claimed."""
-        inside.set()
-        assert go_on.wait(30)
-        check(self)
-
-    monkeypatch.setattr(Membership, "_check_members", held_up)
-    async with make(simulated_system()) as queue:
-        await queue.publish("orders", b"x")
-        subscription = queue.subscribe("orders", "billing")
-        opening = asyncio.create_task(subscription.open())
-        assert await asyncio.to_thread(inside.wait, 30)
-        forgetting = asyncio.create_task(subscription.forget())
-        done, _ = await asyncio.wait({forgetting}, timeout=0.1)
-        go_on.set()
-        assert not done
-        await forgetting
-        with suppress(Closed):
-            await opening
-        assert not TopicFile(queue.store, "orders").read().subscribers
-        async with queue.subscribe("orders", "billing"):
-            pass
+    queue, subscription, opening, go_on = half_open
+    forgetting = asyncio.create_task(subscription.forget())
+    done, _ = await asyncio.wait({forgetting}, timeout=0.1)
+    go_on.set()
+    assert not done
+    await forgetting
+    with suppress(Closed):
+        await opening
+    assert not TopicFile(queue.store, "orders").read().subscribers
+    async with queue.subscribe("orders", "billing"):
+        pass
 
 
 async def test_a_lone_subscriber_reads_all_epochs_in_their_order():

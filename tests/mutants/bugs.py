@@ -118,7 +118,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "recovery ignores what later entries claim",
         "log/recovery.py",
-        "claimed = max(self._head.durable_offset, self._claimed(rest))",
+        "claimed = max([self._head.durable_offset, *self._claims(rest)])",
         "claimed = self._head.durable_offset",
         ("log/test_recovery.py::test_damage_to_durable_records_is_named_with_the_way_out",),
     ),
@@ -153,7 +153,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "no sync of the directory after a rename",
         "stores/directory.py",
-        "            handle.close()\n            self._sync_names(folder)\n",
+        "            handle.close()\n            self._folders.sync_names(folder)\n",
         "            handle.close()\n",
         ("stores/test_directory_power_cuts.py",),
     ),

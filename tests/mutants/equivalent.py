@@ -55,6 +55,78 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "a copy has the same bytes",
     ),
     Equivalent(
+        "walk._check_columns",
+        "offsets = entry.view(copy=False).offsets()",
+        "False to True",
+        "a copy has the same bytes",
+    ),
+    Equivalent(
+        "lag._first_time",
+        "for view in (entry.view(copy=False) for entry in entries):",
+        "False to True",
+        "a copy has the same bytes",
+    ),
+    Equivalent(
+        "membership.Membership._consumed",
+        "if offset < end and not has_records(self.topic.reader(number), offset, end):",
+        "Lt to LtE",
+        "at the end itself both answers are the end",
+    ),
+    Equivalent(
+        "transaction_reroute._columns",
+        "return decode(body, one.flags, one.record_count, 0, 0).columns()",
+        "0 to 1",
+        "neither the offset nor the time of an entry is among its columns",
+    ),
+    Equivalent(
+        "routing._fnv1a_all",
+        "if (lengths == longest).all():",
+        "Eq to NotEq",
+        "keys of one length are hashed as those of any lengths are, which takes longer",
+    ),
+    Equivalent(
+        "writer.TopicWriter._fail_rest",
+        "self._failures[-1] = (self._committing, error)",
+        "1 to 2",
+        "only the errors are told, and -2 is no partition either",
+    ),
+    Equivalent(
+        "writer.TopicWriter._fail_rest",
+        "batch.receipt.errors.setdefault(-1, error)",
+        "1 to 2",
+        "only the errors are told, and -2 is no partition either",
+    ),
+    Equivalent(
+        "topics.Topics.open",
+        "raise",
+        "left out",
+        "who waited for the other one looks once more by itself, and is told the same",
+    ),
+    Equivalent(
+        "group_member.Member.__init__",
+        "self._ends_ms = 0",
+        "0 to 1",
+        "before it joins, the other clock says that there is no lease",
+    ),
+    Equivalent(
+        "producer_file.ProducerFile.open",
+        "producer_id = system.random.getrandbits(63) | 1  # not 0",
+        "1 to 2",
+        "it is not 0 either way",
+    ),
+    Equivalent(
+        "columns.python_cut",
+        "if len(lengths) and lengths[0] and (lengths == lengths[0]).all():",
+        "Eq to NotEq",
+        "items of one length are cut as those of any lengths are, which takes longer",
+    ),
+    Equivalent(
+        "recovery.TailScanner._torn_bytes",
+        "return 0",
+        "0 to 1",
+        "no sound header stands where a damaged one does, so the search may begin behind it",
+    ),
+    Equivalent(
         "topic.TopicFile.generations",
         "data = self._store.read(self.key, 0, TOPIC_BYTES_MAX + 1)",
         "1 to 2",
@@ -65,12 +137,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "waited_for = [name for name, waiters in self._waiters.items() if waiters]",
         "no filter",
         "topics are asked that nobody waits for, and nobody hears of it",
-    ),
-    Equivalent(
-        "walk.Walker._headers",
-        "while (found := find_next(data, place)) is not None and found < CHUNK_BYTES:",
-        "Lt to LtE",
-        "a header at the border of two chunks is seen in both, and the first time counts",
     ),
 )
 _KNOWN = {(one.function, one.text, one.change) for one in EQUIVALENT}

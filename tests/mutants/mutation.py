@@ -3,7 +3,8 @@
 ``python -m tests.mutants.mutation --mutants 200 --seed 1`` tries as many, chosen by the seed, and prints the
 rate and those that lived. It goes on where it was interrupted: what was tried is in ``build/mutants``.
 
-Which tests reach a line is measured first, with coverage. Then ``trial.py`` runs for each mutant the tests that
+Which tests reach a line is measured first, with coverage; some files at a time, and without tests that the last
+measurement found to take too long. Then ``trial.py`` runs for each mutant the tests that
 reach its line, until one fails. All of it is the Python: a mutant is not seen where a compiled twin runs.
 """
 
@@ -54,10 +55,11 @@ OTHERS = (
     "transports/test_embedded_conformance.py::TestMemory",
     "transports/test_embedded_repartition.py",
 )
-TEST_SECONDS_MAX = 20.0
-"""Tests that take longer are not tried against mutants."""
+TEST_SECONDS_MAX = 10.0
+"""Tests that take more of the processor's time are not tried against mutants."""
+SLOW_SECONDS = 1.0
 MUTANT_SECONDS_MAX = 300.0
-"""How long the tests of one mutant may take by what was measured."""
+"""How much of it the tests of one mutant may take by what was measured, without --budget."""
 TEST_HANG_SECONDS = 30
 PROFILE = "mutants"
 WORKERS = 2
@@ -68,26 +70,28 @@ class Reach(NamedTuple):
 
     tests: Mapping[str, Mapping[int, list[str]]]
     seconds: Mapping[str, float]
+    budget: float = MUTANT_SECONDS_MAX
 
     def of(self, mutant: Mutant) -> list[str]:
-        """The tests for a mutant: those of its own file, then of all others in turn, the quick ones first."""
+        """The tests for a mutant: those of its own file, then of all others in turn; slow ones at the end."""
         stem = mutant.module.rpartition(".")[2]
         found = self.tests.get(mutant.module, {}).get(mutant.line, [])
         known = [one for one in set(found) if self.seconds.get(one, 99.0) <= TEST_SECONDS_MAX]
         known.sort(key=lambda one: (self.seconds[one], one))
         ranks: Counter[str] = Counter()
-        ranked: list[tuple[bool, int, str]] = []
+        ranked: list[tuple[bool, bool, int, str]] = []
         for one in known:
             file = one.partition("::")[0]
             ranks[file] += 1
-            ranked.append((not file.endswith(f"/test_{stem}.py"), ranks[file], one))
-        return list(self._within_budget(one for _, _, one in sorted(ranked)))
+            slow, other = self.seconds[one] > SLOW_SECONDS, not file.endswith(f"/test_{stem}.py")
+            ranked.append((slow, other, ranks[file], one))
+        return list(self._within_budget(one for *_, one in sorted(ranked)))
 
     def _within_budget(self, tests: Iterable[str]) -> Iterator[str]:
         total = 0.0
         for one in tests:
             total += self.seconds[one]
-            if total > MUTANT_SECONDS_MAX and total > self.seconds[one]:
+            if total > self.budget and total > self.seconds[one]:
                 return
             yield one
 
@@ -110,28 +114,50 @@ def test_files() -> list[str]:
     return [str(path) for path in wanted] + [f"{ROOT}/tests/{one}" for one in OTHERS]
 
 
-def measure() -> None:
+def measure(workers: int) -> None:
     """Find out which test reaches which line."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    settings = FOLDER / "reach.rc"
-    settings.write_text(f"[run]\nbranch = True\nsource = {PACKAGE}\n")
-    command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}"]
-    command += [f"--data-file={FOLDER}/reach.coverage", "-m", "pytest", "-q", "-p", "no:xdist"]
-    command += ["-p", "tests.mutants.contexts", "--timeout=600", *test_files()]
-    place = {SECONDS: str(FOLDER / "reach.json"), "HYPOTHESIS_PROFILE": "quick"}
-    subprocess.run(
-        command, cwd=ROOT, env=os.environ | place | {SWITCH: "0"}, stdout=sys.stderr, check=False
-    )
+    (FOLDER / "reach.rc").write_text(f"[run]\nbranch = True\nsource = {PACKAGE}\n")
+    slow = {name: one for name, one in _known_seconds().items() if one > TEST_SECONDS_MAX}
+    files = test_files()
+    shares = [_measuring(number, files[number::workers], [*slow]) for number in range(workers)]
+    for share in shares:
+        share.wait()
+    reached = coverage.CoverageData(str(FOLDER / "reach.coverage"))
+    reached.erase()
+    seconds = slow
+    for number in range(workers):
+        part = coverage.CoverageData(str(FOLDER / f"reach-{number}.coverage"))
+        part.read()
+        reached.update(part)
+        seconds |= json.loads((FOLDER / f"reach-{number}.json").read_text())
+    reached.write()
+    (FOLDER / "reach.json").write_text(json.dumps(seconds))
 
 
-def read_reach() -> Reach:
-    """What was measured; it is measured when it is not there."""
-    if not (FOLDER / "reach.json").exists():
-        measure()
+def _measuring(number: int, files: Sequence[str], slow: Sequence[str]) -> subprocess.Popen[bytes]:
+    """The measurement of some files, at work."""
+    command = [sys.executable, "-m", "coverage", "run", f"--rcfile={FOLDER}/reach.rc"]
+    command += [f"--data-file={FOLDER}/reach-{number}.coverage", "-m", "pytest", "-q"]
+    command += ["-p", "no:xdist", "-p", "tests.mutants.contexts", "--timeout=600"]
+    command += [f"--deselect={name}" for name in slow]
+    place = {SECONDS: str(FOLDER / f"reach-{number}.json"), "HYPOTHESIS_PROFILE": "quick"}
+    around = os.environ | place | {SWITCH: "0"}
+    return subprocess.Popen([*command, *files], cwd=ROOT, env=around, stdout=sys.stderr)
+
+
+def _known_seconds() -> dict[str, float]:
+    path = FOLDER / "reach.json"
+    found: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def read_reach(budget: float) -> Reach:
+    """What was measured."""
     data = coverage.CoverageData(str(FOLDER / "reach.coverage"))
     data.read()
     by_module = {name: data.contexts_by_lineno(str(one.path)) for name, one in modules().items()}
-    return Reach(by_module, json.loads((FOLDER / "reach.json").read_text()))
+    return Reach(by_module, _known_seconds(), budget)
 
 
 def _keep(result: Result) -> None:
@@ -178,19 +204,19 @@ def _lines(module: str) -> list[str]:
     return (SOURCE / f"{module.replace('.', '/')}.py").read_text().splitlines()
 
 
-def run(sample: Sequence[Mutant], *, again: bool, workers: int) -> list[Result]:
+def run(sample: Sequence[Mutant], *, again: bool, workers: int, budget: float) -> list[Result]:
     """Try the mutants of a sample that were not tried yet; the results of all of it."""
     before = known_results()
     left = [one for one in sample if one.name not in before]
     if again:
         left += [one for one in sample if one.name in before and not before[one.name].noticed]
     if left:
-        _try_all(left, workers)
+        _try_all(left, workers, budget)
     after = known_results()
     return [after[one.name] for one in sample if one.name in after]
 
 
-def _try_all(mutants: Sequence[Mutant], workers: int) -> None:
+def _try_all(mutants: Sequence[Mutant], workers: int, budget: float) -> None:
     assert "penstock" not in sys.modules, "the switch of the compiled twin comes first"
     os.environ[SWITCH] = "0"
     hypothesis.settings.register_profile(
@@ -203,7 +229,7 @@ def _try_all(mutants: Sequence[Mutant], workers: int) -> None:
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     os.environ["HYPOTHESIS_PROFILE"] = PROFILE
-    trial = Trial(mutants, read_reach().of, modules(), _keep, workers)
+    trial = Trial(mutants, read_reach(budget).of, modules(), _keep, workers)
     with tempfile.TemporaryDirectory() as home:
         hypothesis.configuration.set_hypothesis_home_dir(home)
         options = ["-q", "-s", "-p", "no:xdist", "-p", "no:cacheprovider"]
@@ -231,14 +257,16 @@ def main() -> int:
     parser.add_argument("--measure", action="store_true", help="find anew which test reaches what")
     parser.add_argument("--anew", action="store_true", help="forget what was tried before")
     parser.add_argument("--workers", type=int, default=WORKERS, help="how many at a time")
+    parser.add_argument("--budget", type=float, default=MUTANT_SECONDS_MAX, help="seconds for each")
     parser.add_argument("--json", action="store_true", help="the figures as the last line")
     arguments = parser.parse_args()
     if arguments.anew:
         (FOLDER / "results.jsonl").unlink(missing_ok=True)
-    if arguments.measure:
-        measure()
+    if arguments.measure or not (FOLDER / "reach.json").exists():
+        measure(arguments.workers)
     sample = chosen(arguments.mutants, arguments.seed, arguments.only)
-    results = run(sample, again=arguments.again, workers=arguments.workers)
+    work = {"again": arguments.again, "workers": arguments.workers, "budget": arguments.budget}
+    results = run(sample, **work)
     for line in report(results, arguments.seed):
         print(line)
     if arguments.json:

@@ -45,6 +45,9 @@ class Havoc:
             while not enough():
                 self._round()
         finally:
+            # All of them first: who lives on in a folder that is gone hides what went wrong.
+            for _, child in self._children.values():
+                child.kill()
             for pid in list(self._children):
                 self._kill(pid)
 
@@ -79,6 +82,8 @@ class Havoc:
         return role
 
     def _pause(self, pid: int) -> None:
+        role, child = self._children[pid]
+        assert child.is_alive(), f"a {role} ended by itself"
         os.kill(pid, signal.SIGSTOP)
         self.pauses += 1
         seconds = self.random.choice([0.05, self.random.uniform(0, self._pause_seconds_max)])

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from penstock.errors import (
     Fenced,
     InvalidName,
     InvalidOption,
+    OffsetOutOfRange,
     SubscriberBusy,
 )
 from penstock.log import places
@@ -19,6 +21,7 @@ from penstock.log.places import fetch
 from penstock.stores import MemoryStore
 from penstock.system import System
 from penstock.testing import VirtualClock
+from penstock.testing.clock import until_idle
 from penstock.testing.transport_fixtures import by_partition, numbered, take, values_of
 from penstock.transports import EmbeddedTransport
 
@@ -119,7 +122,8 @@ async def test_a_partition_is_taken_when_its_release_takes_too_long(transport, c
         batches = [await first.next_batch() for _ in range(4)]
         second = transport.subscribe("orders", "billing")
         await second.open()
-        await until(lambda: len(first.assignment().partitions) == 2)
+        await until(lambda: first._session._handing_over)
+        await until_idle()  # its time runs
         clock.advance(2.9)
         assert second.assignment().partitions == frozenset()
         clock.advance(0.2)
@@ -392,3 +396,21 @@ async def test_what_was_read_and_not_delivered_is_not_committed_with_the_rest(st
                 assert [one.offset for one in await take(second, 10)] == list(range(10))
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_what_was_read_can_be_committed_before_the_loop_has_heard_of_it(
+    transport, store, clock, monkeypatch
+):
+    """Another process produces. The disk is asked for records later than the loop was told of an end."""
+    async with (
+        EmbeddedTransport(store, system=System(clock=clock)) as other,
+        other.subscribe("orders", "billing") as consumer,
+    ):
+        batch = await consumer.next_batch()
+        source: Any = consumer._subscription
+        topic = source._topic
+        monkeypatch.setattr(topic, "durable", [0] * 4)
+        monkeypatch.setattr(topic, "note_commits", lambda: None)
+        await consumer.commit(batch)
+        with pytest.raises(OffsetOutOfRange, match=f"use 0 to {batch.next_offset}"):
+            await consumer.commit({batch.partition: batch.next_offset + 1})

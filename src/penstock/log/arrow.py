@@ -17,7 +17,8 @@ from penstock.log.reader import PartitionReader
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ARROW_CHUNK_BYTES = 1024 * 1024
+ARROW_CHUNK_BYTES = 4 * 1024 * 1024
+"""Read at once. Smaller pieces cost more calls, larger ones leave the cache of the processor."""
 BATCH_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of a batch after decompression, unless a single entry has more."""
 

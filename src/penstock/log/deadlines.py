@@ -71,7 +71,7 @@ class Deadlines:
 
 def check_seconds(seconds: object, option: str = "timeout") -> None:
     """InvalidOption unless it is a number of seconds: every wait has a deadline."""
-    if not isinstance(seconds, int | float) or seconds < 0:
+    if not isinstance(seconds, int | float) or not seconds >= 0:
         raise InvalidOption(
             f"{option} is {seconds!r}; it is a number of seconds, at least 0", option=option
         )

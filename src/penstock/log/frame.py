@@ -32,8 +32,10 @@ shows. Every bit of an entry is under one of the two checksums.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -257,22 +259,11 @@ def entries(data: Buffer, file_position: int = 0) -> Iterator[Entry]:
         position += header.entry_bytes
 
 
-def find_next(data: bytes, start: int) -> int | None:
-    """The next position from ``start`` where a sound header stands, to read on after damage."""
-    while (found := data.find(MAGIC, start)) >= 0:
-        position = found - 4
-        if position >= 0 and _is_header(data, position):
-            return position
-        start = found + 1
-    return None
-
-
-def _is_header(data: bytes, position: int) -> bool:
-    try:
-        parse_header(data, position)
-    except DamageError:
-        return False
-    return True
+def find_headers(data: bytes) -> Iterator[tuple[int, Header]]:
+    """Every sound header in ``data`` with its position, to read on after damage."""
+    for magic in re.finditer(MAGIC, memoryview(data)[_CHECKSUM.size :]):
+        with suppress(DamageError):
+            yield magic.start(), parse_header(data, magic.start())
 
 
 def plain_entries(data: bytes) -> Iterator[tuple[bytes, int]]:

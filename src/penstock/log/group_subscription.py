@@ -88,9 +88,12 @@ class GroupSubscription(Subscription):
         self._shared.enter()
 
     def ends(self) -> list[int]:
-        """The durable end of each partition."""
+        """The durable end of each partition, as far as this process has heard or read."""
         self._topic.note_commits()
-        return self._topic.durable
+        ends = list(self._topic.durable)
+        for place in self._places:
+            ends[place.number] = max(ends[place.number], place.read_to)
+        return ends
 
     def delivered(self) -> dict[int, int]:
         """Partition → offset of the next record that will be delivered, for all partitions."""

@@ -30,6 +30,7 @@ from penstock.log.recovery import RecoveryReport, TailEnd, TailScanner, after_en
 from penstock.log.refusals import let_go
 from penstock.log.segment import (
     CHUNK_BYTES,
+    LOG_ID_BYTES,
     SegmentEnd,
     SegmentSource,
     SegmentStart,
@@ -128,7 +129,7 @@ class PartitionLog:
         with self._store.lock(self.keys.head, self._lock_timeout):
             if not self._attached:
                 self._attach()
-            with self._poisoning():
+            with self._poisoning(), self._store.unchanged_by_others(self.keys.folder):
                 return self._append(drafts, sync=sync, epoch=epoch)
 
     def begin_epoch(self, epoch: int) -> int:
@@ -433,7 +434,7 @@ class PartitionLog:
         return self.keys.log(SegmentName(head.segment_base))
 
     def _new_log_id(self) -> bytes:
-        return self._system.random.getrandbits(128).to_bytes(16, "little")
+        return self._system.random.randbytes(LOG_ID_BYTES)
 
 
 def _cut(end: TailEnd) -> int:

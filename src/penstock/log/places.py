@@ -131,7 +131,17 @@ def _records(cursor: Cursor, entries: Sequence[Entry], start: int) -> list[Recor
 class Place:
     """Where a subscriber stands in one partition."""
 
-    __slots__ = ("_topic", "busy", "cursor", "damage", "delivered", "number", "offsets", "reader")
+    __slots__ = (
+        "_topic",
+        "busy",
+        "cursor",
+        "damage",
+        "delivered",
+        "number",
+        "offsets",
+        "read_to",
+        "reader",
+    )
 
     def __init__(self, topic: OpenTopic, number: int, offsets: OffsetFile) -> None:
         self._topic = topic
@@ -140,6 +150,8 @@ class Place:
         self.offsets = offsets
         self.cursor: Cursor = self.reader.cursor(0)
         self.delivered = 0
+        self.read_to = 0
+        """Behind what was read, which may be more than the loop knows to be durable: the disk was asked later."""
         self.damage: DamagedFile | None = None
         """Why it is not known where to go on; a seek says it."""
         self.busy = False
@@ -179,6 +191,8 @@ class Place:
         if self.cursor is not cursor:
             return []
         self.busy = False
+        if records:
+            self.read_to = max(self.read_to, records[-1].offset + 1)
         return records
 
     def cached(self) -> list[Record] | None:

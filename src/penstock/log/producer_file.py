@@ -80,7 +80,8 @@ class ProducerFile:
             slot = self._slots.read()
         except KeyNotFound:
             self._check_room()
-            lease = ProducerLease(self.name, system.random.getrandbits(63) | 1, 1)
+            producer_id = system.random.getrandbits(63) | 1  # not 0
+            lease = ProducerLease(self.name, producer_id, 1)
             payload = _FIELDS.pack(lease.producer_id, 1, system.clock.time_ms())
             self._store.write(self.key, self._slots.first(payload))
             return lease

@@ -336,10 +336,10 @@ class WalMessageQueue(QueueProducers):
         A topic that is not open here yet is opened when the subscriber is used first. That raises
         UnknownTopic when nobody has made it: subscribing makes none.
         """
-        self._check()
+        engine = self._engine
         if self._read_only:
             raise UsageError("a read-only queue cannot keep offsets: use replay()")
-        subscription = Subscription(self._engine, topic, name, start)
+        subscription = Subscription(engine, topic, name, start)
         self._subscriptions.add(subscription)
         return subscription
 

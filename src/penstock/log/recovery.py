@@ -8,7 +8,7 @@ are the tail of a write that a crash cut short, and nobody was told that they we
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.errors import DamagedEntry, DamagedFile, DamageError
@@ -17,12 +17,11 @@ from penstock.log.frame import (
     KIND_END,
     KIND_START,
     Entry,
-    find_next,
     parse_header,
 )
 from penstock.log.head import Head
 from penstock.log.names import PartitionKeys, SegmentName
-from penstock.log.segment import CHUNK_BYTES, SegmentEnd, SegmentSource, SegmentStart
+from penstock.log.segment import SegmentEnd, SegmentSource, SegmentStart
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,7 @@ class TailScanner:
 
     def _torn(self, before: Sequence[SegmentSource], rest: Sequence[SegmentSource]) -> TailEnd:
         """The end at a torn position; raises when something durable lies behind it."""
-        claimed = max(self._head.durable_offset, self._claimed(rest))
+        claimed = max([self._head.durable_offset, *self._claims(rest)])
         if claimed > self._head.next_offset:
             raise self._durable_damage(rest[0], self._position, claimed)
         torn = (rest[0], self._position)
@@ -162,13 +161,14 @@ class TailScanner:
         spans = self._spans([*before, *rest[: 1 if self._position else 0]])
         return TailEnd(self._head, self._log_id, self._checked, spans, torn, rest[1:])
 
-    def _claimed(self, rest: Sequence[SegmentSource]) -> int:
-        """The highest durable offset that any sound header behind the position claims."""
-        start = self._position + self._torn_bytes(rest[0])
-        next_offset = self._head.next_offset
-        claims = [_claimed_in(rest[0], start, next_offset)]
-        claims += [_claimed_in(source, 0, next_offset) for source in rest[1:]]
-        return max(claims)
+    def _claims(self, rest: Sequence[SegmentSource]) -> Iterator[int]:
+        """The durable offsets that sound headers behind the position claim. No entry claims itself."""
+        position = self._position + self._torn_bytes(rest[0])
+        for source in rest:
+            for _, header in source.headers(position, source.size()):
+                if header.durable_offset <= header.base_offset:
+                    yield header.durable_offset
+            position = 0
 
     def _torn_bytes(self, source: SegmentSource) -> int:
         """Bytes of the torn entry if its header is whole: what looks like one inside is a value."""
@@ -231,19 +231,3 @@ def _has_start(source: SegmentSource) -> bool:
         return entry is not None and bool(SegmentStart.parse(entry))
     except DamageError:
         return False
-
-
-def _claimed_in(source: SegmentSource, position: int, next_offset: int) -> int:
-    """The highest claim of the headers that can belong to entries behind ``next_offset``."""
-    claimed = 0
-    size = source.size()
-    while position < size:
-        data = source.store.read(source.key, position, CHUNK_BYTES + 4096)
-        place = 0
-        while (found := find_next(data, place)) is not None:
-            header = parse_header(data, found)
-            if max(next_offset, header.durable_offset) <= header.base_offset:
-                claimed = max(claimed, header.durable_offset)
-            place = found + 5
-        position += CHUNK_BYTES
-    return claimed

@@ -22,7 +22,7 @@ from penstock.log.names import PartitionKeys, SegmentName
 from penstock.log.recovery import TailScanner, after_end
 from penstock.log.rewrite import SegmentWriter, next_name, write_segment
 from penstock.log.sealed import remove_file, segment_files, stores_of
-from penstock.log.segment import SegmentSource, SegmentStart, list_segments
+from penstock.log.segment import LOG_ID_BYTES, SegmentSource, SegmentStart, list_segments
 from penstock.log.walk import Walker
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import System
@@ -146,7 +146,7 @@ class PartitionRepair:
         ids = Counter(SegmentStart.parse(start).log_id for start in starts)
         if ids:
             return ids.most_common(1)[0][0]
-        return self._system.random.getrandbits(128).to_bytes(16, "little")
+        return self._system.random.randbytes(LOG_ID_BYTES)
 
     def _without_strays(self, parts: Sequence[_Part]) -> list[_Part]:
         """Without files that do not belong here; they go to quarantine."""

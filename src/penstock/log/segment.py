@@ -19,8 +19,10 @@ from penstock.log.frame import (
     KIND_START,
     Draft,
     Entry,
+    Header,
     draft,
     entries,
+    find_headers,
     parse_header,
 )
 from penstock.log.names import PartitionKeys, SegmentName
@@ -28,7 +30,8 @@ from penstock.stores.base import PersistentBackingStore
 
 CHUNK_BYTES = 1024 * 1024
 START_BYTES = 1024
-_START = struct.Struct("<16sII")
+LOG_ID_BYTES = 16
+_START = struct.Struct(f"<{LOG_ID_BYTES}sII")
 _END = struct.Struct("<QQQQqqII")
 LINK_REPLACED = 1
 END_BYTES = FRAME_BYTES + _END.size
@@ -124,6 +127,13 @@ class SegmentSource(NamedTuple):
         if len(data) < wanted or len(data) < HEADER_BYTES:
             raise self._cut_off(position)
         return self._large(data, position, limit)
+
+    def headers(self, position: int, limit: int) -> Iterator[tuple[int, Header]]:
+        """Every sound header between two positions with its place, whatever stands around it."""
+        for start in range(position, limit, CHUNK_BYTES):
+            wanted = min(CHUNK_BYTES + HEADER_BYTES, limit - start)
+            for place, header in find_headers(self.store.read(self.key, start, wanted)):
+                yield start + place, header
 
     def _large(self, data: bytes, position: int, limit: int) -> list[Entry]:
         """An entry that is larger than the chunk."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
+from operator import length_hint
 from typing import Self, TypeVar
 
 from penstock.errors import Closed, DeadlineExceeded, InvalidOption
@@ -65,6 +66,8 @@ class Subscription:
         """The partition that the records at hand are of."""
         self._at_hand: Iterator[Record] = iter(())
         """Read and not delivered yet."""
+        self._read: list[Record] = []
+        """What was read last, all of it: given out as it is where nobody has taken from it."""
         self._current: Record | None = None
         self._followed: TopicState | None = None
         """Whose partitions and epochs are in use."""
@@ -136,7 +139,7 @@ class Subscription:
         try:
             async with asyncio.timeout(timeout):
                 while True:
-                    if records := list(islice(self._at_hand, records_max)):
+                    if records := self._take(records_max):
                         return self._batch(records)
                     await self._fill()
         except DeadlineExceeded:
@@ -368,6 +371,13 @@ class Subscription:
         # One that waits at the old place looks at the new one.
         self._changes.wake(self.topic)
 
+    def _take(self, records_max: int) -> list[Record]:
+        read, self._read = self._read, []
+        if read and length_hint(self._at_hand) == len(read) <= records_max:
+            self._at_hand = iter(())
+            return read
+        return list(islice(self._at_hand, records_max))
+
     def _batch(self, records: list[Record]) -> RecordBatch:
         last = records[-1]
         self._current = last
@@ -381,11 +391,12 @@ class Subscription:
                 self._at_hand = chain([first], self._at_hand)
                 return
             self._check_places()
+            self._read = []
             place, records = await self._next()
             self._check_open()
             # No await from here on: what is at hand is never lost by a cancellation.
             self._settle()
-            self._place, self._at_hand = place, iter(records)
+            self._place, self._at_hand, self._read = place, iter(records), records
 
     async def _next(self) -> tuple[Place, list[Record]]:
         """The next records of some partition; waits for them. The partitions take turns."""

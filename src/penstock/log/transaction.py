@@ -128,7 +128,7 @@ class Transaction:
             raise UsageError("a transaction has the offsets of one consumer: use one for each")
         self._owner = owner
         for partition, offset in _offsets(owner, done).items():
-            self._offsets[partition] = max(offset, self._offsets.get(partition, 0))
+            self._offsets[partition] = max(offset, self._offsets.get(partition, offset))
 
     async def commit(self) -> Outcome:
         """Make it happen; returns when all of it is in its topics, durably.

@@ -39,8 +39,7 @@ class TransactionCare:
             try:
                 self._transactions.finish(name, timeout=0)
             except DeadlineExceeded:
-                # A live process has it, and finishes it.
-                continue
+                pass  # a live process has it, and finishes it
             except PenstockError as trouble:
                 troubles.append(trouble)
         return troubles

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from penstock.log.batch import Router
 from penstock.log.codec import Codec, decompress
-from penstock.log.columns import HEADERS, KEYS, TIMES, Columns, decode
+from penstock.log.columns import Columns, decode
 from penstock.log.topic import TopicFile
 from penstock.log.transaction_decision import EntryNote, Share
 from penstock.log.transaction_staging import Drafted, drafted
@@ -29,10 +29,4 @@ def rerouted(
 def _columns(one: EntryNote, body: bytes) -> Columns:
     if one.codec != Codec.NONE:
         body = bytes(decompress(one.codec, body, one.body_length))
-    records = decode(body, one.flags, one.record_count, 0, 0).records("", 0)
-    return Columns(
-        [record.value for record in records],
-        [record.key for record in records] if one.flags & KEYS else None,
-        [record.timestamp for record in records] if one.flags & TIMES else None,
-        [record.headers for record in records] if one.flags & HEADERS else None,
-    )
+    return decode(body, one.flags, one.record_count, 0, 0).columns()

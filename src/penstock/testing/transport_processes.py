@@ -93,24 +93,25 @@ class MemberProcess:
             while True:
                 self.send(signal.SIGSTOP)
                 await asyncio.to_thread(os.waitid, os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
-                if not self._holds_a_lock():
+                if not holds_a_lock(self.pid):
                     return
                 self.send(signal.SIGCONT)
                 await asyncio.sleep(0.01)
-
-    def _holds_a_lock(self) -> bool:
-        # Where there is no such folder, there is no way to know.
-        for one in Path(f"/proc/{self.pid}/fdinfo").glob("*"):
-            with suppress(OSError):
-                if "lock:" in one.read_text():
-                    return True
-        return False
 
     async def end(self) -> None:
         """Kill it, stopped or not, and wait for its end."""
         if self._process.returncode is None:
             self._process.kill()
         await self._process.wait()
+
+
+def holds_a_lock(pid: int) -> bool:
+    """Whether a process has a file locked. Where there is no ``/proc``, nobody knows, and it says no."""
+    for one in Path(f"/proc/{pid}/fdinfo").glob("*"):
+        with suppress(OSError):
+            if "lock:" in one.read_text(encoding="ascii"):
+                return True
+    return False
 
 
 @asynccontextmanager
