@@ -18,12 +18,13 @@ from penstock.speedups import SWITCH, compiled
 ROOT = Path(__file__).parents[1]
 SAME = [
     "tests/scaling/test_ring.py",
-    "tests/scaling/test_ring_model.py",
     "tests/scaling/test_hot_conformance.py",
     "tests/log/test_columns.py",
     "tests/test_hashing.py",
 ]
 """What is compiled, under the tests that hold for both."""
+ALIKE = "not ten_thousand_topics"
+"""Left out: what takes long and comes near nothing that is compiled."""
 
 needs_twin = pytest.mark.skipif(compiled is None, reason="penstock._speedups was not built")
 
@@ -38,8 +39,9 @@ def python(*arguments, **environment):
 def test_the_same_tests_pass_without_the_twin():
     """The whole suite runs with it, where it was built."""
     done = python(
-        "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", *SAME, **{SWITCH: "0"}
-    )
+        "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-k", ALIKE, *SAME,
+        **{SWITCH: "0"},
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:]
 
 

@@ -6,8 +6,6 @@ Python takes it.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.dict cimport PyDict_GetItem
-from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
 
 cdef unsigned int NULL_LENGTH = 0xFFFFFFFF
@@ -45,54 +43,86 @@ cdef class Cells:
         return self._try_late(item)
 
 
+cdef object UNSAID = object()
+
+
 cdef class Gate:
-    """As the function that penstock.scaling.short_way.make_publish_nowait makes."""
+    """As the function that penstock.scaling.short_way.make_publish_nowait makes.
+
+    The options are named, as a dictionary of them would be made for each call. The ring of the last class is at
+    hand; when it is closed, or the class is another, the Python is asked, and knows.
+    """
 
     cdef dict _rings
-    cdef object _put, _go_long
+    cdef object _put, _go_long, _kind
+    cdef Cells _ring
 
     def __init__(self, dict rings, put, go_long):
         self._rings = rings
         self._put = put
         self._go_long = go_long
 
-    def publish_nowait(self, event, **options):
+    def publish_nowait(
+        self, event, *, session=UNSAID, priority=UNSAID, headers=UNSAID, correlation_id=UNSAID
+    ):
         """Publish an event, without waiting."""
-        cdef PyObject *found = PyDict_GetItem(self._rings, type(event))
-        cdef Cells ring
+        cdef Cells ring = self._ring
         cdef long long position
-        if found is not NULL and not options:
-            ring = <Cells>found
+        cdef bint plain = (
+            session is UNSAID
+            and priority is UNSAID
+            and headers is UNSAID
+            and correlation_id is UNSAID
+        )
+        if plain and type(event) is self._kind:
             position = ring.value
             if position < ring.open_to and ring.thread == PyThread_get_thread_ident():
                 ring._slots[position - ring._base] = event
                 ring.value = position + 1
                 return
-        if options or not self._put(event):
-            self._go_long(event, options)
+        if plain and self._put(event):
+            self._remember(type(event))
+            return
+        options = dict(
+            session=session, priority=priority, headers=headers, correlation_id=correlation_id
+        )
+        self._go_long(event, {name: said for name, said in options.items() if said is not UNSAID})
+
+    cdef _remember(self, kind):
+        self._ring = self._rings.get(kind)
+        self._kind = None if self._ring is None else kind
+
+
+cdef class Counter:
+    """A number that Python sets and that is read here without a look at a dictionary."""
+
+    cdef public long long value
 
 
 cdef class Calls:
     """Calls a function with one message after the other, as HotLane._handle_bare does."""
 
-    cdef object _function, _left, _registry, _version
+    cdef object _function, _left
+    cdef Counter _changes
+    cdef long long _version
     cdef readonly object message
     """The one that was taken last."""
 
-    def __init__(self, function, left, registry, version):
+    def __init__(self, function, left, Counter changes not None, long long version):
         self._function = function
         self._left = left
-        self._registry = registry
+        self._changes = changes
         self._version = version
 
     def next(self):
         """Go on until a call returns something, and return that; None at the end of the turn."""
+        cdef object function = self._function
         for message in self._left:
             self.message = message
-            result = self._function(message)
+            result = function(message)
             if result is not None:
                 return result
-            if self._registry.version != self._version:
+            if self._changes.value != self._version:
                 break
         return None
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from penstock.bus.handlers import Handler, Target
 from penstock.errors import DuplicateHandler, InvalidName
 from penstock.messages import DEFAULT_SESSION, dotted_name, marks_of
+from penstock.speedups import compiled
 
 
 class Plan(NamedTuple):
@@ -42,6 +43,8 @@ class Registry:
         """Asked before a handler of events is added; it may refuse."""
         self.version = 0
         """Grows with every change."""
+        self.changes = None if compiled is None else compiled.Counter()
+        """The same number for the compiled twin, which reads it after each message."""
         self.count = 0
         """Handlers that are registered now, for events and commands."""
 
@@ -160,6 +163,8 @@ class Registry:
 
     def _changed(self, handler: Handler, by: int) -> None:
         self.version += 1
+        if self.changes is not None:
+            self.changes.value = self.version
         self._plans.clear()
         self._session_plans.clear()
         self.count += by

@@ -313,7 +313,7 @@ class HotLane(Lane):
         function, registry, version = handler.function, self.dispatch.registry, work.version
         if compiled is not None:
             await self._handle_compiled(
-                compiled.Calls(function, work.left, registry, version), work, handler
+                compiled.Calls(function, work.left, registry.changes, version), work, handler
             )
             return
         for message in work.left:
