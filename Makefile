@@ -20,7 +20,7 @@ demo: environment ## The tour, under three minutes: kills, failing handlers, pre
 
 # One process more than there are cores, as many tests wait for servers; four at most.
 JOBS ?= $(shell cores=$$(nproc); echo $$(( cores < 4 ? cores + 1 : 4 )))
-test: environment ## Run the tests (a quarter of an hour); gets what they run against first, where that is possible
+test: environment ## Run the tests (under half an hour); gets what they run against first, where that is possible
 	@scripts/system-packages
 	@scripts/services
 	@echo "Running the tests ..."

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,10 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tests import costs
 from tests.scoreboard import Scores
+
+# A run starts thousands of Pythons. Where none of them keeps what it compiled, that is most of what they do.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A failing example is printed with the line that reproduces it. Deadlines are pytest-timeout's.
 settings.register_profile(
@@ -38,21 +44,29 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
 
 LONG_FILES = (
+    # With Spark.
     "test_crash_kills.py",
     "test_examples.py",
-    "test_pages.py",
-    "test_kafka_pipeline.py",
     "test_pipeline.py",
-    "test_updating.py",
     "test_cluster.py",
-    "test_steps_state.py",
-    "test_kafka.py",
-    "test_rabbitmq.py",
-    "test_pulsar.py",
+    "test_pages.py",
+    "test_connect.py",
+    "test_declarative.py",
+    "test_kafka_pipeline.py",
+    # Without.
+    "test_kill_at_every_call.py",
     "test_benchmarks.py",
-    "test_browser.py",
+    "test_queue_conformance.py",
+    "test_pulsar.py",
+    "test_rabbitmq.py",
+    "test_kafka.py",
+    "test_kill.py",
     "test_seeded_bugs.py",
+    "test_fuzzing.py",
     "test_bus_benchmarks.py",
+    "test_processes.py",
+    "test_browser.py",
+    "test_dashboard.py",
     "test_simulation.py",
 )
 """Those of the tests that take minutes: they come first, so that no process is left with one at the end. What each
@@ -87,6 +101,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for mark in item.iter_markers("acceptance"):
             if not mark.args or not all(isinstance(number, int) for number in mark.args):
                 raise pytest.UsageError(f"{item.nodeid}: @acceptance takes line numbers")
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[str]:
+    """Pythons of Spark are forked, for this test process and the programs that it starts."""
+    from tests.spark import forks
+
+    with forks.forks() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(forks.NAME, name)
+        yield name
 
 
 @pytest.fixture

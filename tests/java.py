@@ -32,8 +32,13 @@ for one in $PYTHONPATH; do
 done
 unset IFS
 export PYTHONPATH="${kept#:}"
+%s
 exec "%s" "$@"
 """
+FORK = """if [ "$1" = -m ] && [ -n "$FORKS_FOR_SPARK" ]; then
+  exec "%s" -I -S "%s" "$@"
+fi"""
+FORK_CLIENT = Path(__file__).parent / "spark" / "fork_client.py"
 
 
 def archive_of(name: str, jars: Path) -> Path:
@@ -66,7 +71,7 @@ def quick_spark() -> str:
 
 def quick_python() -> str:
     """What Spark is to start as Python, in place of this one."""
-    text = LAUNCHER % sys.executable
+    text = LAUNCHER % (FORK % (sys.executable, FORK_CLIENT), sys.executable)
     target = CACHE / "python" / f"python-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -77,6 +82,19 @@ def quick_python() -> str:
     return str(target)
 
 
+def quick_start_of(python: str) -> str:
+    """The same for another Python, beside it; it is not forked."""
+    target = Path(python).with_name("quick-python")
+    target.write_text(LAUNCHER % ("", python))
+    target.chmod(0o755)
+    return str(target)
+
+
+def quick_pythons() -> dict[str, str]:
+    """For a Spark: it starts most of its Pythons as those of the driver."""
+    return dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), quick_python())
+
+
 def quick_environment() -> dict[str, str]:
     """For programs that start a Spark of their own."""
-    return {"JDK_JAVA_OPTIONS": quick_spark(), "PYSPARK_PYTHON": quick_python()}
+    return {"JDK_JAVA_OPTIONS": quick_spark(), **quick_pythons()}

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.java import QUICK, SILENT, archive_of, spark_jars
+from tests.java import QUICK, SILENT, archive_of, quick_pythons, spark_jars
 from tests.transports.servers import kafka, pulsar
 
 EXIT_SECONDS = 300.0
@@ -37,6 +37,7 @@ def run_spark(folder: Path, options: list[str]) -> None:
     from tests.spark.spark_world import LogWorld
 
     warnings.simplefilter("ignore")
+    os.environ.update(quick_pythons())
     (folder / "log").mkdir()
     log = LogWorld(folder / "log")
     log.create("sold", partitions=2)
@@ -90,6 +91,7 @@ def make(name: str, jars: Path, run: Run) -> None:
 
 
 def main() -> None:
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # as in tests/conftest.py
     for name, (jars, run) in PROGRAMS.items():
         if shutil.which("java") is None or not jars.is_dir() or archive_of(name, jars).exists():
             continue

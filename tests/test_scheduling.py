@@ -89,6 +89,12 @@ def test_files_are_listed_by_what_they_took(tmp_path):
     assert [line.split()[-1] for line in lines] == ["tests/b.py", "tests/c.py", "tests/a.py"]
 
 
+def test_what_python_compiles_is_kept_by_all_processes_of_the_tests():
+    asked = [sys.executable, "-c", "import sys; print(sys.dont_write_bytecode)"]
+    assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout == "False\n"
+    assert not sys.dont_write_bytecode
+
+
 @pytest.mark.parametrize("kept", [True, False])
 def test_an_archive_of_classes_is_used_while_its_jars_are_the_same(tmp_path, monkeypatch, kept):
     monkeypatch.setattr("tests.java.CACHE", tmp_path)

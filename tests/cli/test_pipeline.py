@@ -173,7 +173,7 @@ def test_help_needs_no_spark(arguments) -> None:
     assert b"pipeline" in shown.stdout
 
 
-def test_a_pipeline_runs_until_it_is_asked_to_end(log, file) -> None:
+def test_a_pipeline_runs_until_it_is_asked_to_end(log, file, forks) -> None:
     log.publish("orders", [order(1), b"bad"])
     process = subprocess.Popen(
         [sys.executable, "-m", "penstock", "pipeline", "run", file, "--master", "local[2]"],

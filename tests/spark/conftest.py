@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.java import quick_python, quick_spark
+from tests.java import quick_pythons, quick_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,13 +17,13 @@ QUICK = quick_spark()
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(forks: str) -> Iterator[SparkSession]:
     """The Spark of this test process; skips, saying why, where there is none."""
     from penstock.errors import MissingExtra, NotSupported
     from penstock.spark import spark_session
     from penstock.spark.session import JAVA_OPTIONS
 
-    os.environ["PYSPARK_PYTHON"] = quick_python()
+    os.environ.update(quick_pythons())
     try:
         session = spark_session("tests", master="local[2]", config={JAVA_OPTIONS: QUICK})
     except (MissingExtra, NotSupported) as missing:

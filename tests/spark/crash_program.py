@@ -1,6 +1,8 @@
 """A driver that is killed again and again: a topic to a table and to a topic; run by test_crash_kills.py.
 
-It runs until there is a file ``stop`` in the folder and all that was published is written.
+It runs until there is a file ``stop`` in the folder and all that was published is written. A third
+argument asks for the quicker form: one executor, and Pythons that are forked, so that one that was killed is there again
+sooner.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +19,7 @@ from penstock.errors import HandlerFailed
 from penstock.spark import Pipeline, spark_session
 from penstock.spark.session import JAVA_OPTIONS
 from tests.spark.conftest import QUICK
+from tests.spark.forks import NAME, forks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,10 +76,16 @@ def must_end(running: RunningPipeline, folder: str) -> bool:
     return is_stopped(folder) or has_failed(running)
 
 
-def main(log: str, folder: str) -> None:
+def main(log: str, folder: str, forked: str = "") -> None:
     warnings.simplefilter("ignore")
-    # Two executors, each a process: the death of one, or of a worker, is no end of the query.
-    spark = spark_session("crash", master="local-cluster[2,1,512]", config=SETTINGS)
+    with forks() if forked else nullcontext("") as name:
+        os.environ[NAME] = name
+        run(log, folder, "1,2,512" if forked else "2,1,512")
+
+
+def run(log: str, folder: str, executors: str) -> None:
+    # Executors that are processes: the death of one, or of a worker, is no end of the query.
+    spark = spark_session("crash", master=f"local-cluster[{executors}]", config=SETTINGS)
     pipeline = shop(log, folder)
     for _ in range(FAILURES_MAX):
         running = pipeline.start(spark)

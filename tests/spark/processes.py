@@ -14,17 +14,20 @@ EXECUTOR = "executor"
 """A Java that runs tasks, of a cluster."""
 READER = "reader"
 """The Python of a streaming source; each query has one."""
+READER_NAME = "python_streamin"
+"""What is left of it in the fifteen letters that a process can be called by."""
 
 
 def below(root: int) -> dict[int, str]:
-    """All descendants of a process and their command lines."""
+    """All descendants of a process: their command lines, and what they call themselves."""
     parents, commands = {}, {}
     for folder in Path("/proc").iterdir():
         with suppress(OSError, ValueError, IndexError):
             number = int(folder.name)
             status = (folder / "stat").read_text().rpartition(")")[2].split()
             parents[number] = int(status[1])
-            commands[number] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            commands[number] = f"{command} {(folder / 'comm').read_text()}"
     found: dict[int, str] = {}
     waiting = [root]
     while waiting:
@@ -41,9 +44,11 @@ def of_kind(processes: dict[int, str], kind: str) -> list[int]:
 
 
 def _kind(command: str) -> str | None:
+    if "fork_client" in command:
+        return None  # it stands for another one
     if "pyspark.daemon" in command or "pyspark/daemon" in command:
         return WORKER
-    if "python_streaming_source_runner" in command:
+    if READER_NAME in command:
         return READER
     if "CoarseGrainedExecutorBackend" in command:
         return EXECUTOR

@@ -15,6 +15,7 @@ import pytest
 from penstock.errors import NotSupported
 from penstock.spark.java import find_java
 from penstock.spark.tables import WarehouseTable
+from tests.java import quick_python, quick_start_of
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -41,8 +42,8 @@ class Job:
         environment = dict(os.environ)
         if zipped:
             # Executors get this Python. The driver's own processes find the package by the path.
-            environment["PYSPARK_PYTHON"] = python_without_the_package(folder)
-            environment["PYSPARK_DRIVER_PYTHON"] = sys.executable
+            environment["PYSPARK_PYTHON"] = quick_start_of(python_without_the_package(folder))
+            environment["PYSPARK_DRIVER_PYTHON"] = quick_python()
             environment["PYTHONPATH"] = str(ROOT / "src")
         arguments = [master, log, str(folder), str(batch), package]
         self._errors = folder / "driver.err"
@@ -86,7 +87,7 @@ def run(machine: Any, log: Any, folder: Path, records: int, *, zipped: bool, kil
 
 @pytest.mark.timeout(600)
 def test_the_package_comes_as_a_zip_and_a_killed_executor_costs_no_row(
-    machine: Any, log: Any, tmp_path: Path
+    forks: str, machine: Any, log: Any, tmp_path: Path
 ) -> None:
     run(machine, log, tmp_path, 2_000, zipped=True, kills=1)
 

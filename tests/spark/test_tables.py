@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from penstock.errors import InvalidOption, KeyNotFound
 from penstock.spark import table_commit, table_files
@@ -233,6 +234,19 @@ def test_others_can_read_it(options: TableOptions) -> None:
     table = WarehouseTable(options.path)
     assert duckdb.read_parquet(table.files()).aggregate("sum(amount)").fetchall() == [(4.0,)]
     assert DeltaTable(options.path).to_pyarrow_table().num_rows == 2
+
+
+def test_no_thread_of_arrow_holds_what_is_python(options: TableOptions) -> None:
+    """A program that had read a table and ended was aborted at times: 2 of 60 runs on a busy machine."""
+    add(options, rows((1, "de", 1.0)), 1)
+    table = table_commit.open_table(options.path)
+    assert table is not None
+    files = table_commit.rows_of(table, f"file://{options.path}").filesystem
+    assert isinstance(files, SubTreeFileSystem)
+    assert isinstance(files.base_fs, LocalFileSystem)
+    source = Path(table_commit.__file__).parent
+    callers = {one.name for one in source.glob("*.py") if "to_pyarrow" in one.read_text("utf-8")}
+    assert callers == {"table_commit.py"}
 
 
 def test_a_folder_without_a_table_says_so(tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ import os
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from penstock.errors import InvalidOption, StoreFailed
 from penstock.spark.table_files import WrittenFile, remove_files
@@ -27,6 +29,17 @@ LAST_SUMMARY = "_last_checkpoint"
 def open_table(path: str) -> DeltaTable | None:
     """The table as it is now, None when there is none."""
     return DeltaTable(path) if DeltaTable.is_deltatable(path) else None
+
+
+def rows_of(table: DeltaTable, path: str) -> ds.Dataset:
+    """The rows of a table, to be read by Arrow from its own files.
+
+    Left to itself, delta-rs hands out files that are Python objects. Arrow's threads let go of them some time
+    after the rows are there; when the program has ended by then, it is aborted.
+    """
+    files = SubTreeFileSystem(os.path.abspath(path.removeprefix("file://")), LocalFileSystem())
+    found: ds.Dataset = table.to_pyarrow_dataset(filesystem=files)
+    return found
 
 
 def is_committed(path: str, application: str, version: int) -> bool:

@@ -25,6 +25,7 @@ from penstock.spark.table_commit import (
     is_committed,
     open_table,
     replace_files,
+    rows_of,
     with_columns,
 )
 from penstock.spark.table_files import remove_files, write_files
@@ -72,7 +73,7 @@ def _merge(
     transaction: tuple[str, int],
 ) -> bool:
     """One attempt; False when somebody else changed the table meanwhile."""
-    present = table.to_pyarrow_dataset()
+    present = rows_of(table, options.path)
     rows = _fitted(rows, present.schema)
     wanted = _Keys(rows, keys)
     told = _told_of_files(table)

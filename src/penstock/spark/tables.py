@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import KeyNotFound
-from penstock.spark.table_commit import make_log_durable, open_table
+from penstock.spark.table_commit import make_log_durable, open_table, rows_of
 from penstock.spark.table_files import make_durable
 from penstock.system import OsFiles
 
@@ -39,14 +39,14 @@ class WarehouseTable:
 
     def arrow(self) -> pa.Table:
         """All of it in memory."""
-        return self._open().to_pyarrow_table()
+        return rows_of(self._open(), self.path).to_table()
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """The table as it is now, read by Spark itself."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         table = self._open()
-        schema = from_arrow_schema(table.to_pyarrow_dataset().schema)
+        schema = from_arrow_schema(rows_of(table, self.path).schema)
         files = table.file_uris()
         if not files:
             return spark.createDataFrame([], schema)
