@@ -17,8 +17,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -27,7 +27,13 @@ from typing import Any
 from benchmarks.model import Load
 from benchmarks.publishers import NO_SYNC, TOPIC, fill, opened
 from benchmarks.scale.books import Tick
-from penstock import Event, MessageBus, ResilientMessageBus, ScalableMessageBus
+from penstock import (
+    Event,
+    MessageBus,
+    ResilientMessageBus,
+    ScalableMessageBus,
+    WalMessageQueue,
+)
 
 BASELINE = Path(__file__).with_suffix(".json")
 LIMIT = 1.3
@@ -63,29 +69,32 @@ def _piece(data: bytes, number: int) -> bytes:
     return data[number % 7 :] + b"%d" % number
 
 
-async def publish_many(clock: Clock, times: float) -> float:
-    """Blocks of 1,000 records to the log."""
+@asynccontextmanager
+async def _warm_log() -> AsyncIterator[tuple[WalMessageQueue, list[bytes]]]:
     values = Load(PAYLOAD_BYTES, 0, 0).values()
     with tempfile.TemporaryDirectory() as folder:
         async with opened(Path(folder), NO_SYNC) as queue:
             await queue.publish_many(TOPIC, values)
-            start = clock()
-            for _ in range(round(100 * times)):
-                await queue.publish_many(TOPIC, values)
-            return clock() - start
+            yield queue, values
+
+
+async def publish_many(clock: Clock, times: float) -> float:
+    """Blocks of 1,000 records to the log."""
+    async with _warm_log() as (queue, values):
+        start = clock()
+        for _ in range(round(100 * times)):
+            await queue.publish_many(TOPIC, values)
+        return clock() - start
 
 
 async def publish_nowait(clock: Clock, times: float) -> float:
     """Single records to the log."""
-    values = Load(PAYLOAD_BYTES, 0, 0).values()
-    with tempfile.TemporaryDirectory() as folder:
-        async with opened(Path(folder), NO_SYNC) as queue:
-            await queue.publish_many(TOPIC, values)
-            start = clock()
-            for _ in range(round(20 * times)):
-                receipt = [queue.publish_nowait(TOPIC, value) for value in values][-1]
-                await receipt.wait()
-            return clock() - start
+    async with _warm_log() as (queue, values):
+        start = clock()
+        for _ in range(round(20 * times)):
+            receipt = [queue.publish_nowait(TOPIC, value) for value in values][-1]
+            await receipt.wait()
+        return clock() - start
 
 
 async def read(clock: Clock, times: float) -> float:

@@ -20,6 +20,7 @@ SHOWING = ("console.py", "live.py", "progress.py", "screen.py", "segment.py", "<
 """Of the progress bar, which runs beside the sampled case."""
 LOOP = "the benchmark's own loop; it is in what every contender takes"
 WAKE = "the loop is woken once for each commit, not for each record; calls in flight share it"
+LOOP_TURN = "a turn of asyncio's own loop: as few as there are tasks that wait"
 DONE = {
     "system.py sync": "the disk's own time: what comes while a sync runs shares the next one",
     "system.py write": "one `pwritev` for all entries of a commit, and one for the head",
@@ -49,6 +50,24 @@ DONE = {
     "short_way.py publish": "a coroutine for each event is what `await` costs; `publish_nowait` avoids it",
     "hot.py _handle_bare": "handlers are called in a row out of the ring: compiled where the twin was built",
     "shared_entry.py write": "a batch is one entry with one checksum, copied once into shared memory",
+    "hot.py _handle_compiled": "the compiled loop and the handlers that it calls; in Python only for what waits or fails",
+    "hot.py _handle_batch": "once for a turn of up to 2,048 messages: what can be done once is not done for each",
+    "<string> __init__": "notes on an event that somebody waits for; all others go without",
+    "dispatch.py <listcomp>": "only for events with notes or filters; leaving it out for new ones was tried and gained nothing",
+    "arrow.py _bytes": "one copy for a chunk of entries; chunks of 4 MiB, so that there are fewer",
+    "shared_ring.py _batches": "one look at the cursor for all entries that are there",
+    "system.py sleep": "waiting for the other process: short first, then longer",
+    "system.py make_directory": "once for a topic: the run is short, and begins with a new log",
+    "system.py open": "once for a file: the run is short, and begins with a new log",
+    "<frozen posixpath> dirname": "once for a file that is made",
+    "system.py list_directory": "once for a topic: the run is short, and begins with a new log",
+    "<frozen posixpath> lexists": "once for a file that is made",
+    "contenders.py publish_and_wait_each": LOOP,
+    "events.py __init__": LOOP_TURN,
+    "events.py _run": LOOP_TURN,
+    "base_events.py run_forever": LOOP_TURN,
+    "events.py cancel": LOOP_TURN,
+    "parallel.py _take": "one note for each record in flight: offsets are committed in order, whatever order handlers end in",
     "hot.py unawaited": LOOP,
     "hot.py awaited": LOOP,
     "books.py handle": LOOP,

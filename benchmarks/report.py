@@ -7,7 +7,7 @@ are judged by the targets of today first.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -55,8 +55,8 @@ def markdown(report: Report, name: str = "log") -> str:
         *_how(suite, report.results),
         *_targets(suite, report.targets),
         *_workloads(suite, report.results),
-        *_failures(report),
-        *_skipped(report),
+        *_reasons("Not measured", report.failures),
+        *_reasons("Left out", report.skipped),
         *_profiles(report.profiles),
     ]
     return "\n".join(lines).rstrip() + "\n"
@@ -147,19 +147,11 @@ def result_row(result: Result) -> list[str]:
     ]
 
 
-def _failures(report: Report) -> Iterator[str]:
-    if report.failures:
-        yield "## Not measured"
+def _reasons(title: str, reasons: Mapping[str, str]) -> Iterator[str]:
+    if reasons:
+        yield f"## {title}"
         yield ""
-        yield from (f"- `{name}`: {error}" for name, error in report.failures.items())
-        yield ""
-
-
-def _skipped(report: Report) -> Iterator[str]:
-    if report.skipped:
-        yield "## Left out"
-        yield ""
-        yield from (f"- `{name}`: {why}" for name, why in report.skipped.items())
+        yield from (f"- `{name}`: {why}" for name, why in reasons.items())
         yield ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -34,6 +34,8 @@ def _cases(load: Load, scale: Scale) -> list[Case]:
     return [
         case("raw", "read + CRC-32C of the log's files, nothing decoded",
              lambda at: _timed(_read_raw, at, records), prepared=log, bound=True),
+        case("raw-kept", "the same, and the bytes are kept, as a table keeps them",
+             lambda at: _timed(_read_and_keep, at, records), prepared=log),
         case("penstock-for", "subscription, async for each record",
              lambda at: _penstock(_each, at, records), prepared=log),
         case("penstock-batches", "subscription, batches of objects",
@@ -72,18 +74,29 @@ def _rate(found: int, records: int, seconds: float) -> Sample:
 
 def _timed(read: Callable[..., int], folder: Path, records: int) -> Sample:
     start = time.perf_counter()
-    found = read(folder) if read is not _read_raw else _read_raw(folder, records)
+    found = read(folder, records) if read in (_read_raw, _read_and_keep) else read(folder)
     return _rate(found, records, time.perf_counter() - start)
 
 
 def _read_raw(folder: Path, records: int) -> int:
+    for _ in _checked(folder):
+        pass
+    return records
+
+
+def _read_and_keep(folder: Path, records: int) -> int:
+    kept = list(_checked(folder))
+    return records if kept else 0
+
+
+def _checked(folder: Path) -> Iterator[bytes]:
     for path in sorted(folder.rglob("*.log")):
         file = os.open(path, os.O_RDONLY)
         checksum = 0
         while data := os.read(file, CHUNK_BYTES):
             checksum = crc32c(data, checksum)
+            yield data
         os.close(file)
-    return records
 
 
 Reading = Callable[[WalMessageQueue, int], Awaitable[int]]
