@@ -43,6 +43,8 @@ if not any(one.value == PLUGIN for one in entry_points(group="pytest11")):
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
 
+LAST_LINES = 20
+"""Of a failure, told at once."""
 LONG_FILES = (
     # With Spark.
     "test_crash_kills.py",
@@ -78,8 +80,24 @@ def _rank(item: pytest.Item) -> int:
     return LONG_FILES.index(name) if name in LONG_FILES else len(LONG_FILES)
 
 
+class Failures:
+    """Tells of each failure when it comes: a run that is cut short shows none of those that pytest keeps for its end."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            last = report.longreprtext.splitlines()[-LAST_LINES:]
+            terminal.write_line("\n".join([f"\nFAILED {report.nodeid} ({report.when})", *last]))
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Measure the files, where that is asked for."""
+    """Tell of failures at once; measure the files, where that is asked for."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Failures(config))
     if folder := os.environ.get(costs.FOLDER):
         config.pluginmanager.register(costs.Costs(Path(folder)))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import textwrap
 import time
 from collections import OrderedDict
 from pathlib import Path
@@ -109,3 +111,35 @@ def test_an_archive_of_classes_is_used_while_its_jars_are_the_same(tmp_path, mon
     used = f"-XX:SharedArchiveFile={archive}" in quick_options("spark", jars)
     assert used == kept
     assert quick_options("spark", jars)[: len(QUICK)] == QUICK
+
+
+HALF_DEAD = {
+    "conftest.py": """
+        from tests.scheduling import LanesScheduling
+
+        def pytest_xdist_make_scheduler(config, log):
+            return LanesScheduling(config, log)
+    """,
+    "test_a.py": "def test_1(): pass\ndef test_2(): pass\ndef test_3(): pass\n",
+    "test_b.py": "import os\ndef test_1(): pass\ndef test_dies(): os._exit(3)\ndef test_3(): pass\n",
+    "test_c.py": "def test_1(): pass\n",
+}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_run_ends_and_leaves_out_nothing_when_a_process_of_it_dies(tmp_path, processes):
+    for name, text in HALF_DEAD.items():
+        (tmp_path / name).write_text(textwrap.dedent(text))
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", f"-n{processes}", "--dist=loadfile", "-p", "no:cacheprovider", "-rfp"],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
+        capture_output=True, text=True, timeout=250,
+    )  # fmt: skip
+    told = [line.split(" - ")[0] for line in ran.stdout.splitlines() if "ED test_" in line]
+    assert sorted(told) == [
+        "FAILED test_b.py::test_dies",
+        *(f"PASSED test_a.py::test_{number}" for number in (1, 2, 3)),
+        "PASSED test_b.py::test_1",
+        "PASSED test_b.py::test_3",
+        "PASSED test_c.py::test_1",
+    ]
