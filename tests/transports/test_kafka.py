@@ -32,6 +32,7 @@ from tests.transports.servers.ports import free_port
 
 pytest.importorskip("confluent_kafka")
 from penstock.transports.kafka import KafkaTransport
+from penstock.transports.kafka_producer import Batch
 
 SECRET = "correct-horse-battery"
 
@@ -456,6 +457,18 @@ async def test_a_half_open_connection_is_a_deadline_and_no_hang(server, transpor
             await far.produce(topic, [b"2"])
     async with transport.subscribe(topic, "billing") as consumer:
         assert values_of(await take(consumer, 3)) == numbered(3)
+
+
+async def test_a_callback_that_fails_keeps_nobody_else_waiting(
+    transport, topic, monkeypatch, caplog
+):
+    await transport.create_topic(topic, partitions=1)
+    with monkeypatch.context() as broken:
+        broken.setattr(Batch, "placed", lambda *_: 1 / 0)
+        with pytest.raises(DeadlineExceeded):
+            await transport.produce(topic, [b"0"], timeout=0.5)
+    assert (await transport.produce(topic, [b"1"])).count == 1
+    assert "a callback of the Kafka client failed" in caplog.text
 
 
 async def _kills(server: KafkaServer, topic: str, rounds: int) -> None:

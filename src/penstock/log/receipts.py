@@ -29,7 +29,7 @@ class BatchAcknowledgement:
     topic: str
     count: int
     ranges: Mapping[int, tuple[int, int]]
-    """Partition → first offset and the offset after the last one."""
+    """Partition → first offset and the offset after the last one; without those that a broker does not tell."""
     durable: bool
 
 

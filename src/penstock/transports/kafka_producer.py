@@ -18,7 +18,7 @@ from penstock.errors import Closed, DeadlineExceeded, InvalidOption, PenstockErr
 from penstock.log.routing import partitions_of
 from penstock.system import System
 from penstock.transports.kafka_admin import KafkaAdmin
-from penstock.transports.kafka_settings import KafkaSettings
+from penstock.transports.kafka_settings import LOGGER, KafkaSettings
 from penstock.transports.kafka_thread import CallThread, tell_loop
 from penstock.transports.options import check_columns
 from penstock.transports.records import Produced
@@ -100,7 +100,7 @@ class Routing:
 class Batch:
     """The records of one call on their way. One thread sends it, another hears of its records."""
 
-    __slots__ = ("_done", "_ends", "_future", "_loop", "abandoned", "error", "sent")
+    __slots__ = ("_done", "_ends", "_future", "_loop", "_unplaced", "abandoned", "error", "sent")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -108,6 +108,8 @@ class Batch:
         self._done = 0
         """Records that the client has told of; written where it tells."""
         self._ends: dict[int, tuple[int, int]] = {}
+        self._unplaced: set[int | None] = set()
+        """Partitions of which an end is not known."""
         self.sent: int | None = None
         """How many the client was given; None while it is being given them."""
         self.error: KafkaError | Exception | None = None
@@ -117,12 +119,16 @@ class Batch:
     def placed(self, error: KafkaError | None, message: Message) -> None:
         """The client tells of a record whose place is wanted."""
         if error is None:
-            number, offset = message.partition(), message.offset()
-            assert number is not None
-            assert offset is not None
-            first, _ = self._ends.get(number, (offset, 0))
-            self._ends[number] = (first, offset + 1)
+            self._note_place(message.partition(), message.offset())
         self.counted(error, message)
+
+    def _note_place(self, number: int | None, offset: int | None) -> None:
+        # The broker has had it before, from a try whose answer was lost, and does not say where.
+        if number is None or offset is None:
+            self._unplaced.add(number)
+            return
+        first, _ = self._ends.get(number, (offset, 0))
+        self._ends[number] = (first, offset + 1)
 
     def counted(self, error: KafkaError | None, message: Message) -> None:
         """The client tells of a record between two others of its partition."""
@@ -141,13 +147,17 @@ class Batch:
             tell_loop(self._loop, self._settle)
 
     async def wait(self) -> dict[int, tuple[int, int]]:
-        """Partition → first offset and the one behind the last; the error is the caller's to see."""
+        """Partition → first offset and the one behind the last, where the broker tells both.
+
+        The error is the caller's to see.
+        """
         try:
             await self._future
         except asyncio.CancelledError:
             self.abandoned = True
             raise
-        return dict(sorted(self._ends.items()))
+        placed = sorted(self._ends.keys() - self._unplaced)
+        return {number: self._ends[number] for number in placed}
 
     def _settle(self) -> None:
         if not self._future.done():
@@ -241,7 +251,11 @@ class KafkaProducer:
     def _hear(self) -> None:
         """Until it is closed: let the client tell of what was delivered."""
         while not self._closing:
-            self._client.poll(POLL_SECONDS)
+            try:
+                self._client.poll(POLL_SECONDS)
+            except Exception:
+                # Of one record, or of a callback of the caller's; the others are to be heard of.
+                LOGGER.exception("a callback of the Kafka client failed")
 
     async def produce(self, columns: Columns, timeout: float) -> Produced:
         """Send, and wait until all is acknowledged."""
