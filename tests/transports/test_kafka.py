@@ -31,7 +31,11 @@ from tests.transports.servers.kafka import KafkaServer, kafka_server
 from tests.transports.servers.ports import free_port
 
 pytest.importorskip("confluent_kafka")
+from confluent_kafka import Consumer as Client
+from confluent_kafka import KafkaError, KafkaException
+
 from penstock.transports.kafka import KafkaTransport
+from penstock.transports.kafka_member import ASSIGN_TRIES, KafkaMember, raising
 from penstock.transports.kafka_producer import Batch
 
 SECRET = "correct-horse-battery"
@@ -298,6 +302,86 @@ async def test_a_member_whose_buffer_is_full_answers_the_group(transport, topic,
             while len(got) < 400:
                 got |= set(values_of((await slow.next_batch()).records))
     assert got == set(numbered(400))
+
+
+def failing_lookups(monkeypatch, times, code=KafkaError.NOT_COORDINATOR):
+    """Let so many looks for committed offsets fail, as they do while a broker starts; what is left of them."""
+    left = [times]
+    starts = KafkaMember._starts
+
+    def fail(member, partitions):
+        if partitions and left[0] > 0:
+            left[0] -= 1
+            raise KafkaException(KafkaError(code))
+        return starts(member, partitions)
+
+    monkeypatch.setattr(KafkaMember, "_starts", fail)
+    return left
+
+
+@pytest.mark.parametrize("options", [{}, {"assignor": "range"}, {"protocol": "consumer"}])
+async def test_a_member_that_is_not_told_its_place_looks_again(
+    transport, topic, monkeypatch, caplog, options
+):
+    """Without an error for the reader, and from the place where the group is."""
+    await transport.create_topic(topic, partitions=2)
+    await transport.produce(topic, numbered(10))
+    async with transport.subscribe(topic, "billing", **options) as consumer:
+        await take(consumer, 10)
+        await consumer.commit()
+    await transport.produce(topic, numbered(10, 10))
+    left = failing_lookups(monkeypatch, ASSIGN_TRIES + 1)
+    async with transport.subscribe(topic, "billing", **options) as consumer:
+        assert set(values_of(await take(consumer, 10))) == set(numbered(10, 10))
+        await consumer.commit()
+    assert left == [0]
+    assert "cannot find where to start" in caplog.text
+
+
+async def test_a_partition_that_goes_before_its_place_is_known_is_the_others(
+    transport, topic, monkeypatch
+):
+    await transport.create_topic(topic, partitions=2)
+    await transport.produce(topic, numbered(10))
+    failing_lookups(monkeypatch, ASSIGN_TRIES)
+    monkeypatch.setattr(KafkaMember, "_look_again", lambda _: None)
+    first = transport.subscribe(topic, "billing")
+    joining = asyncio.ensure_future(first.__aenter__())
+    async with transport.subscribe(topic, "billing") as second:
+        await joining
+        got = set(values_of((await second.next_batch(WAIT_SECONDS)).records))
+        await first.close()
+        async with asyncio.timeout(WAIT_SECONDS):
+            while len(got) < 10:
+                got |= set(values_of((await second.next_batch()).records))
+    assert got == set(numbered(10))
+
+
+async def test_a_member_that_may_not_see_its_place_says_so(transport, topic, monkeypatch):
+    await transport.create_topic(topic, partitions=1)
+    await transport.produce(topic, numbered(3))
+    failing_lookups(monkeypatch, 10_000, KafkaError.GROUP_AUTHORIZATION_FAILED)
+    with pytest.raises(PenstockError, match="authorization"):
+        async with transport.subscribe(topic, "billing") as consumer:
+            await consumer.next_batch(WAIT_SECONDS)
+
+
+async def test_what_the_client_raises_below_a_callback_is_an_exception(server, transport, topic):
+    """Where it comes as something that is none, the thread would end and nobody would hear of it."""
+    await transport.create_topic(topic, partitions=1)
+    client = Client({"bootstrap.servers": server.address, "group.id": topic})
+
+    def assigned(client, partitions):
+        client.committed(partitions, timeout=0.000_001)
+
+    def poll_on():
+        while True:
+            raising(client.poll, 0.1)
+
+    client.subscribe([topic], on_assign=assigned)
+    with pytest.raises(KafkaException, match="committed offsets"):
+        await asyncio.to_thread(poll_on)
+    client.close()
 
 
 async def test_an_error_of_the_hook_is_told_to_the_reader(transport, topic):

@@ -94,16 +94,21 @@ class WriteThrough(Generic[Key, Value]):
         entry = self._memory.peek(key)
         if entry is not None:  # a put came in between
             return Loaded(key, entry.value, entry.size)
-        return await self._reload(key)
+        return await self._read(key)
 
     async def _reload(self, key: Key) -> Loaded[Key, Value] | None:
         try:
-            found = await self._run(partial(self._backing.read, key))
+            return await self._read(key)
         except BaseException:
             self._memory.drop(key)
             raise
-        self._memory.drop(key)
-        if found is not None:
+
+    async def _read(self, key: Key) -> Loaded[Key, Value] | None:
+        found = await self._run(partial(self._backing.read, key))
+        if found is None:
+            self._memory.drop(key)
+        else:
+            # Not dropped before: a policy may remember the key, and learn from its coming back.
             self.loads += 1
             self._memory.keep(key, found.value, self._size(*found))
         return found

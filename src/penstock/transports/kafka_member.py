@@ -7,12 +7,13 @@ partitions come in that thread too; while they wait for the event loop, the jobs
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from itertools import groupby, repeat
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 from confluent_kafka import Consumer as Client
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
@@ -26,9 +27,13 @@ from penstock.transports.records import StartPosition, StreamRecord
 SLICE_SECONDS = 0.005
 """How long a job may wait for the client."""
 ASSIGN_TRIES = 5
+LOOK_SECONDS = 0.5
+"""Between two looks where to start, when the tries were not enough."""
 SEEK_SECONDS = 10.0
 AGAIN_SECONDS = 0.05
 
+_T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
 Fetched = list[tuple[int, list[StreamRecord]]]
 
 PASSING = {
@@ -104,6 +109,11 @@ class KafkaMember:
         self._revoked: set[int] = set()
         """Given away since the first record of the call at hand came."""
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._unplaced: set[int] = set()
+        """Its partitions of which it does not know where to start, as the broker did not say."""
+        self._look_at = 0.0
+        self._failure: Exception | None = None
+        """Why not, until it is told."""
         self.wanted = 0
         """How many wait for :meth:`fetch` to return."""
         self.error: KafkaError | None = None
@@ -120,7 +130,7 @@ class KafkaMember:
 
     def close(self) -> None:
         """Leave the group."""
-        self._client.close()
+        raising(self._client.close)
 
     def group_metadata(self) -> Any:
         """Who the member is, for a transaction."""
@@ -153,7 +163,7 @@ class KafkaMember:
         # What is given away from here on must not be delivered, though it was fetched before.
         self._revoked.clear()
         if limit > 1:
-            messages += self._client.consume(limit - 1, 0)
+            messages += raising(self._client.consume, limit - 1, 0)
         if any(map(Message.error, messages)):
             messages = self._without_errors(messages)
         return [
@@ -166,9 +176,16 @@ class KafkaMember:
         until = self._clock.monotonic() + seconds
         while True:
             self.run_jobs()
-            first = self._client.poll(min(SLICE_SECONDS, seconds))
+            first = raising(self._client.poll, min(SLICE_SECONDS, seconds))
+            self._raise_failure()
+            self._look_again()
             if first is not None or self.wanted or self._clock.monotonic() >= until:
                 return first
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
 
     def _without_errors(self, messages: Iterable[Message]) -> list[Message]:
         good = []
@@ -279,12 +296,48 @@ class KafkaMember:
 
     # What the client says about partitions
 
-    def _assigned(self, client: Client, partitions: list[TopicPartition]) -> None:
-        starts = self._tried(lambda: self._starts([one.partition for one in partitions]))
-        if self._cooperative:
-            client.incremental_assign(self.places(starts))
+    def _assigned(self, _: Client, partitions: list[TopicPartition]) -> None:
+        numbers = [one.partition for one in partitions]
+        try:
+            starts = self._tried(numbers)
+        except Exception as error:
+            # If it were raised here, the client would begin at a place of its own choice.
+            LOGGER.warning("cannot find where to start in %r yet: %s", self._topic, error)
+            self._failure = None if _may_pass(error) else error
+            self._put_off(numbers)
         else:
-            client.assign(self.places(starts))
+            self._assign(self.places(starts))
+            self._hooks.gained(starts)
+
+    def _assign(self, places: list[TopicPartition]) -> None:
+        if self._cooperative:
+            self._client.incremental_assign(places)
+        else:
+            self._client.assign(places)
+
+    def _put_off(self, numbers: list[int]) -> None:
+        """Have the partitions, and read nothing of them: :meth:`_look_again` finds their places."""
+        places = [TopicPartition(self._topic, number) for number in numbers]
+        self._assign(places)
+        self._client.pause(places)
+        self._unplaced |= set(numbers)
+
+    def _look_again(self) -> None:
+        if not self._unplaced or self._clock.monotonic() < self._look_at:
+            return
+        self._look_at = self._clock.monotonic() + LOOK_SECONDS
+        numbers = sorted(self._unplaced)
+        try:
+            starts = self._starts(numbers)
+        except KafkaException as error:
+            if not _may_pass(error):
+                raise
+            return
+        self._unplaced.clear()
+        if self._cooperative:
+            self._client.incremental_unassign([TopicPartition(self._topic, one) for one in numbers])
+        self._assign(self.places(starts))
+        self.resume(starts)
         self._hooks.gained(starts)
 
     def _starts(self, partitions: list[int]) -> dict[int, int]:
@@ -303,17 +356,16 @@ class KafkaMember:
                 self.commit(fresh)
         return starts | fresh
 
-    def _tried(self, ask: Callable[[], dict[int, int]]) -> dict[int, int]:
+    def _tried(self, partitions: list[int]) -> dict[int, int]:
         for _ in range(ASSIGN_TRIES - 1):
-            try:
-                return ask()
-            except KafkaException as error:
-                LOGGER.warning("cannot find where to start in %r yet: %s", self._topic, error)
-                self._clock.sleep(AGAIN_SECONDS)
-        return ask()
+            with suppress(KafkaException):
+                return self._starts(partitions)
+            self._clock.sleep(AGAIN_SECONDS)
+        return self._starts(partitions)
 
     def _given_away(self, client: Client, partitions: list[TopicPartition]) -> None:
         numbers = frozenset(one.partition for one in partitions)
+        self._unplaced -= numbers
         self._hooks.release(numbers)
         self._revoked |= numbers
         if self._cooperative:
@@ -323,8 +375,28 @@ class KafkaMember:
 
     def _taken_away(self, _: Client, partitions: list[TopicPartition]) -> None:
         numbers = frozenset(one.partition for one in partitions)
+        self._unplaced -= numbers
         self._revoked |= numbers
         self._hooks.lost(numbers)
+
+
+def raising(call: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
+    """Call the client, which may call back; what it raises is an exception.
+
+    On Python 3.11 the client hands on what it raised itself, below a callback, as a bare KafkaError. That is no exception:
+    only an ``except`` without a class stops it, and the thread would end.
+    """
+    try:
+        return call(*arguments)
+    except BaseException:
+        raise
+    except:  # noqa: E722
+        bare = sys.exc_info()[1]
+    raise KafkaException(bare)
+
+
+def _may_pass(error: Exception) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in AGAIN
 
 
 def _mapping(headers: Any) -> Mapping[str, bytes]:
