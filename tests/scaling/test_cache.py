@@ -40,6 +40,25 @@ async def test_what_is_evicted_is_in_the_store_and_comes_back(make_cache, store,
     ]
 
 
+@pytest.mark.acceptance(106)
+@pytest.mark.parametrize("fails_first", [False, True])
+async def test_the_adaptive_policy_learns_from_a_key_that_is_loaded_again(
+    make_cache, store, fails_first
+):
+    cache = make_cache("arc", cache_entries_max=2)
+    await cache.put("often", "v")
+    assert await cache.get("often") == "v"
+    await cache.put("back soon", "v")
+    await cache.put("new", "v")
+    assert set(cache.keys()) == {"often", "new"}
+    if fails_first:
+        store.fail_next()
+        with pytest.raises(StoreFailed):
+            await cache.get("back soon")
+    assert await cache.get("back soon") == "v"
+    assert set(cache.keys()) == {"back soon", "new"}, "what is recent has too little room"
+
+
 @pytest.mark.acceptance(93)
 async def test_the_10001st_entry_evicts_the_one_that_was_used_longest_ago(store):
     cache = BoundedCache[str, str](
