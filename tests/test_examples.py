@@ -1,13 +1,11 @@
 """Every example runs to its end, in an empty folder, as a reader would run it."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.java import quick_environment
+from tests.running import FAST, run_python
 from tests.servers import postgres_server
 
 ROOT = Path(__file__).parent.parent
@@ -15,24 +13,8 @@ EXAMPLES = sorted(ROOT.glob("examples/*/main.py"))
 
 
 def run(main, folder, *arguments):
-    """As a reader would."""
-    # PENSTOCK_EXAMPLE_FAST asks for the same steps with less data.
-    environment = {
-        **os.environ,
-        "PENSTOCK_EXAMPLE_FAST": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        **quick_environment(),
-    }
-    return subprocess.run(
-        [sys.executable, "-W", "error", str(main), *arguments],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=470,
-        check=False,
+    return run_python(
+        "-W", "error", main, *arguments, folder=folder, environment=FAST | quick_environment()
     )
 
 

@@ -2,9 +2,7 @@
 
 import copy
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -16,6 +14,7 @@ from examples.tour import __main__ as tour
 from examples.tour.board import is_installed
 from examples.tour.chart import BLOCKS, Curve, blocks, peaks, svg
 from examples.tour.sums import Books, of_the_kills, of_the_pipeline, of_the_rush_hour
+from tests.running import FAST, run_python
 
 ROOT = Path(__file__).parent.parent
 TOPIC = {"published": 90, "in_the_tables": 70, "dead_letters": 9, "duplicates": 6, "too_late": 5}
@@ -137,17 +136,8 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path, capsys):
 @pytest.mark.timeout(480)
 def test_the_tour_without_spark_ends_well(tmp_path):
     folder = tmp_path / "tour"
-    finished = subprocess.run(
-        [sys.executable, "-m", "examples.tour", "--fast", "--folder", str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "PENSTOCK_EXAMPLE_FAST": "1", "PYTHONDONTWRITEBYTECODE": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=470,
-        check=False,
-    )
+    arguments = ["-m", "examples.tour", "--fast", "--folder", folder]
+    finished = run_python(*arguments, folder=ROOT, environment=FAST)
     assert finished.returncode == 0, finished.stdout[-4000:]
     counted = json.loads((folder / "rush_hour.json").read_text())
     assert counted["paid"] + counted["dead_letters"] == 3_000
