@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 
 from penstock.errors import DeadlineExceeded, InvalidOption
 
+LOCK_TIMEOUT_SECONDS = 30.0
+"""For a lock of the log that somebody else holds: only for the moment of a change, unless a process was stopped in it."""
+
 _T = TypeVar("_T")
 
 

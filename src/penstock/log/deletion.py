@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from penstock.errors import DeadlineExceeded, SubscriberBusy, UnknownTopic
+from penstock.log.deadlines import LOCK_TIMEOUT_SECONDS
 from penstock.log.group_file import GroupFile
 from penstock.log.group_state import swept
 from penstock.log.names import PartitionKeys, check_name
 from penstock.log.offsets import OffsetFile
-from penstock.log.topic import LOCK_TIMEOUT_SECONDS, TopicFile, TopicState
+from penstock.log.topic import TopicFile, TopicState
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import System
 

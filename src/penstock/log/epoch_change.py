@@ -16,11 +16,12 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from penstock.errors import InvalidOption, LimitReached
+from penstock.log.deadlines import LOCK_TIMEOUT_SECONDS
 from penstock.log.epoch import EPOCHS_MAX, Epochs, followed_by, without_forgotten
 from penstock.log.head import HeadFile
 from penstock.log.names import PartitionKeys
 from penstock.log.partition import PartitionLog
-from penstock.log.topic import LOCK_TIMEOUT_SECONDS, PARTITIONS_MAX, TopicFile, TopicState
+from penstock.log.topic import PARTITIONS_MAX, TopicFile, TopicState
 from penstock.stores.base import PersistentBackingStore
 
 

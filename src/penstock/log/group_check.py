@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from penstock.errors import DamagedFile
+from penstock.log.deadlines import LOCK_TIMEOUT_SECONDS
 from penstock.log.group_file import GroupFile
 from penstock.log.inspection import Problem
-from penstock.log.offsets import LOCK_TIMEOUT_SECONDS
 from penstock.log.repair_partition import Step
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import System

@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager, ExitStack
 from msgspec.structs import replace
 
 from penstock.errors import DamagedFile, DeadlineExceeded, SubscriberBusy
+from penstock.log.deadlines import LOCK_TIMEOUT_SECONDS
 from penstock.log.epoch import first_offset
 from penstock.log.group_file import GroupFile
 from penstock.log.group_state import swept
-from penstock.log.offsets import LOCK_TIMEOUT_SECONDS, OffsetFile
+from penstock.log.offsets import OffsetFile
 from penstock.log.open_topic import OpenTopic
 from penstock.log.places import Place, Position, has_records, resolve_start
 from penstock.log.sealed import maintenance

@@ -15,12 +15,12 @@ import struct
 from typing import NamedTuple
 
 from penstock.errors import DamagedFile, InvalidOption, KeyNotFound
+from penstock.log.deadlines import LOCK_TIMEOUT_SECONDS
 from penstock.log.names import offset_key
 from penstock.log.slots import FIRST_GENERATION, SlottedFile
 from penstock.stores.base import PersistentBackingStore
 
 _FIELDS = struct.Struct("<Qq")
-LOCK_TIMEOUT_SECONDS = 30.0
 _OFFSET_MAX = (1 << 63) - 1
 
 

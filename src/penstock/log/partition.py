@@ -21,6 +21,7 @@ from penstock.errors import (
     StorageError,
 )
 from penstock.log.appending import Writing, check_sizes
+from penstock.log.deadlines import LOCK_TIMEOUT_SECONDS
 from penstock.log.frame import Draft
 from penstock.log.head import EPOCH_UNKNOWN, Head, HeadFile
 from penstock.log.index import ROW_BYTES, Index, IndexBuilder, IndexRow
@@ -39,7 +40,6 @@ from penstock.log.segment import (
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import Buffer, System
 
-LOCK_TIMEOUT_SECONDS = 30.0
 SEGMENT_BYTES_MAX = 128 * 1024 * 1024
 
 

@@ -26,13 +26,13 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from penstock.errors import DamagedFile, Fenced, KeyNotFound, LimitReached
+from penstock.log.deadlines import LOCK_TIMEOUT_SECONDS
 from penstock.log.names import check_name
 from penstock.log.slots import SlottedFile
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import System
 
 PRODUCERS_MAX = 10_000
-LOCK_TIMEOUT_SECONDS = 30.0
 NUMBER_NONE = -1
 """Before the first transaction."""
 NUMBER_MAX = (1 << 63) - 1

@@ -15,6 +15,7 @@ from penstock.errors import (
     OffsetOutOfRange,
     StorageError,
 )
+from penstock.log.deadlines import LOCK_TIMEOUT_SECONDS
 from penstock.log.frame import HEADER_BYTES, KIND_END, KIND_RECORDS, Entry, parse_header
 from penstock.log.head import Head, HeadFile
 from penstock.log.index import Index, IndexBuilder, IndexRow
@@ -31,7 +32,6 @@ from penstock.stores.base import PersistentBackingStore
 _T = TypeVar("_T")
 
 INDEXES_KEPT_MAX = 64
-LOCK_TIMEOUT_SECONDS = 30.0
 LOOKUPS_MAX = 16
 """How often a segment may move away under a reader before it counts as missing."""
 

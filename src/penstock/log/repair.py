@@ -21,6 +21,7 @@ from penstock.errors import (
     UnknownTopic,
     UnsupportedFormat,
 )
+from penstock.log.deadlines import LOCK_TIMEOUT_SECONDS
 from penstock.log.epoch import Epoch
 from penstock.log.group_check import group_steps
 from penstock.log.head import EPOCH_UNKNOWN, Head, HeadFile
@@ -34,7 +35,7 @@ from penstock.log.repair_partition import (
     quarantine_file,
     rebuild_index,
 )
-from penstock.log.sealed import LOCK_TIMEOUT_SECONDS, leftovers, stores_of
+from penstock.log.sealed import leftovers, stores_of
 from penstock.log.segment import SegmentSource
 from penstock.log.topic import Retention, TopicConfig, TopicFile, TopicState
 from penstock.log.verify import Places, Where, opened_all, partitions_of, topics_of, verify

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from penstock.errors import DamagedEntry, DeadlineExceeded, KeyNotFound
+from penstock.log.deadlines import LOCK_TIMEOUT_SECONDS
 from penstock.log.frame import KIND_END, KIND_START, Entry
 from penstock.log.head import Head, HeadFile
 from penstock.log.names import PartitionKeys, SegmentName
 from penstock.log.segment import SegmentSource
 from penstock.stores.base import PersistentBackingStore
 
-LOCK_TIMEOUT_SECONDS = 30.0
 SEGMENT_BYTES_MAX = 5 << 30
 """Rewriting and moving hold a segment in memory; a larger one is left alone. It is more than a
 topic may ask for (``segment_bytes_max``), as a segment ends with the commit that fills it."""

@@ -27,6 +27,7 @@ from penstock.errors import (
     UnsupportedFormat,
 )
 from penstock.log.codec import Codec, compress
+from penstock.log.deadlines import LOCK_TIMEOUT_SECONDS
 from penstock.log.epoch import Epoch, are_sound, partitions_of_all
 from penstock.log.frame import ENTRY_BYTES_MAX, RECORDS_MAX
 from penstock.log.names import check_case, check_name, is_name, topic_key
@@ -34,7 +35,6 @@ from penstock.stores.base import PersistentBackingStore
 
 FORMAT = 1
 PARTITIONS_MAX = 4_096
-LOCK_TIMEOUT_SECONDS = 30.0
 _MEBIBYTE = 1024 * 1024
 SEGMENT_BYTES_MAX = 4096 * _MEBIBYTE
 TOPIC_BYTES_MAX = 16 * _MEBIBYTE

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.errors import DeadlineExceeded, KeyNotFound, PenstockError
+from penstock.log.deadlines import LOCK_TIMEOUT_SECONDS
 from penstock.log.offsets import OffsetFile
-from penstock.log.producer_file import LOCK_TIMEOUT_SECONDS, ProducerFile, producer_names
+from penstock.log.producer_file import ProducerFile, producer_names
 from penstock.log.transaction_decision import Decision, DecisionFiles
 from penstock.log.transaction_staging import STAGED_AGE_MS, staged_ms
 from penstock.log.transactions import Transactions

@@ -27,11 +27,11 @@ from msgspec.structs import replace
 
 from penstock.errors import Closed, InvalidOption, PenstockError, TransactionPending
 from penstock.log.columns import Columns
+from penstock.log.deadlines import LOCK_TIMEOUT_SECONDS
 from penstock.log.head import HeadFile
 from penstock.log.names import PartitionKeys
 from penstock.log.offsets import check_offset
 from penstock.log.producer_file import (
-    LOCK_TIMEOUT_SECONDS,
     NUMBER_MAX,
     DoneMark,
     ProducerFile,
