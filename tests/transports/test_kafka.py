@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from penstock.errors import (
+    BusyError,
     Closed,
     DeadlineExceeded,
     Fenced,
@@ -18,6 +19,7 @@ from penstock.errors import (
     PenstockError,
     RecordTooLarge,
     SubscriberBusy,
+    TransportError,
     UnknownTopic,
     Unreachable,
 )
@@ -572,8 +574,8 @@ async def _kills(server: KafkaServer, topic: str, rounds: int) -> None:
         async with transport.subscribe(topic, "billing") as consumer:
             async for batch in consumer:
                 got.update(values_of(batch.records))
-                with suppress(Fenced):
-                    # The broker may be away for longer than the lease.
+                with suppress(Fenced, TransportError, BusyError):
+                    # The broker may be away for longer than the lease, and than a commit waits.
                     await consumer.commit(batch)
 
     async with KafkaTransport(server.url) as transport:

@@ -50,6 +50,9 @@ SETTINGS = {
     "group.consumer.session.timeout.ms": "2000",
     "auto.create.topics.enable": "false",
     "controlled.shutdown.enable": "false",
+    # One that was killed may come back when its session is over: nine seconds, if nothing is said.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "300",
     "controller.quorum.election.timeout.ms": "200",
     "controller.quorum.fetch.timeout.ms": "400",
     "log.cleaner.dedupe.buffer.size": "8000000",
