@@ -118,8 +118,9 @@ class Meter:
         self._start = time.perf_counter()
 
     def more(self) -> bool:
-        """Whether the contender should go on."""
-        return self.records < self._records_max and self.elapsed() < self._seconds
+        """Whether the contender should go on; something has to be counted."""
+        is_full = self.records >= self._records_max or self.elapsed() >= self._seconds
+        return not (is_full and self.records)
 
     def elapsed(self) -> float:
         """Seconds since the start."""
