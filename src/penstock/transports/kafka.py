@@ -28,7 +28,7 @@ from penstock.transports.kafka_member import KafkaMember
 from penstock.transports.kafka_producer import Columns, KafkaProducer, Routing
 from penstock.transports.kafka_settings import KafkaSettings
 from penstock.transports.kafka_transaction import TransactionalProducer
-from penstock.transports.options import check_options
+from penstock.transports.options import check_options, from_text
 from penstock.transports.records import Produced, StartPosition
 from penstock.transports.statistics import ConnectionStatistics
 
@@ -467,9 +467,8 @@ def _chosen(option: str, value: object, among: Mapping[str, str | None]) -> str 
 def _as_bool(value: object, option: str) -> bool:
     if isinstance(value, bool):
         return value
-    if value in ("true", "false"):
-        return value == "true"
-    raise InvalidOption(f"{option} is {value!r}: use true or false", option=option)
+    found: bool = from_text(option, str(value), bool)
+    return found
 
 
 def _as_seconds(value: Any, option: str = "connect_seconds") -> float:

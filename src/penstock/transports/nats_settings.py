@@ -13,7 +13,7 @@ from penstock.errors import InvalidOption
 from penstock.log.deadlines import check_seconds
 from penstock.log.names import check_name
 from penstock.system import System
-from penstock.transports.options import check_options, check_value
+from penstock.transports.options import check_options, check_value, from_text
 
 PORT = 4222
 PREFIX_LENGTH_MAX = 32
@@ -112,7 +112,7 @@ def settings_from(url: str, options: Mapping[str, Any]) -> NatsSettings:
         raise InvalidOption("the URL has a path: use ?prefix=... instead", option="url")
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     check_options("the NATS transport", {**given, **options}, KNOWN)
-    values = {name: _converted(name, text) for name, text in given.items()}
+    values = {name: from_text(name, text, _HINTS[name]) for name, text in given.items()}
     servers = tuple(_server(host) for host in hosts.split(","))
     return NatsSettings(servers=servers, secrets=_secrets(login), **{**values, **options})
 
@@ -133,15 +133,3 @@ def _secrets(login: str) -> dict[str, str]:
 
 
 _HINTS = get_type_hints(NatsSettings)
-
-
-def _converted(name: str, text: str) -> Any:
-    kind = _HINTS[name]
-    try:
-        if kind is bool:
-            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-        return kind(text)
-    except (ValueError, KeyError, TypeError):
-        raise InvalidOption(
-            f"{name} is {text!r}, which is no {kind.__name__}", option=name
-        ) from None

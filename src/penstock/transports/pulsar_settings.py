@@ -17,7 +17,7 @@ from penstock.errors import InvalidOption
 from penstock.log.deadlines import check_seconds
 from penstock.log.names import check_name
 from penstock.system import System
-from penstock.transports.options import check_options, check_value
+from penstock.transports.options import check_options, check_value, from_text
 
 NAME = "pulsar"
 SCHEMES = ("pulsar", "pulsar+ssl")
@@ -183,7 +183,9 @@ def settings_from(url: str, options: Mapping[str, Any]) -> PulsarSettings:
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     check_options("the Pulsar transport", {**given, **options}, KNOWN)
     tenant, namespace = _place(parts.path)
-    values: dict[str, Any] = {name: _converted(name, text) for name, text in given.items()}
+    values: dict[str, Any] = {
+        name: from_text(name, text, _HINTS[name]) for name, text in given.items()
+    }
     values.setdefault("admin_url", _admin_url(parts.scheme, hosts))
     return PulsarSettings(
         service_url=f"{parts.scheme}://{_with_ports(parts.scheme, hosts)}",
@@ -231,17 +233,3 @@ def _secrets(login: str) -> dict[str, str]:
 
 
 _HINTS = get_type_hints(PulsarSettings)
-
-
-def _converted(name: str, text: str) -> Any:
-    kind = _HINTS[name]
-    try:
-        if kind is bool:
-            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-        if kind not in (str, int, float):
-            raise InvalidOption(f"{name} cannot stand in a URL: give it as an option", option=name)
-        return kind(text)
-    except (ValueError, KeyError):
-        raise InvalidOption(
-            f"{name} is {text!r}, which is no {kind.__name__}", option=name
-        ) from None

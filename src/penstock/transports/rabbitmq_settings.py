@@ -14,7 +14,7 @@ from penstock.log.deadlines import check_seconds
 from penstock.log.names import check_name
 from penstock.log.topic import PARTITIONS_MAX
 from penstock.system import System
-from penstock.transports.options import check_options, check_value
+from penstock.transports.options import check_options, check_value, from_text
 
 NAME = "rabbitmq"
 USER_VARIABLE = "PENSTOCK_RABBITMQ_USERNAME"
@@ -28,7 +28,6 @@ PORTS = {
 """Mode, and whether TLS is used → the port where RabbitMQ listens unless it is told otherwise."""
 PREFIX_LENGTH_MAX = 32
 PREFETCH_MAX = 65_535
-_WORDS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +160,9 @@ def settings_from(url: str, options: Mapping[str, Any]) -> RabbitSettings:
         raise InvalidOption("the URL names no server: use rabbitmq://host:5552", option="url")
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     check_options("the RabbitMQ transport", {**given, **options}, KNOWN)
-    values = {name: _converted(name, text) for name, text in given.items()} | dict(options)
+    values = {name: from_text(name, text, _HINTS[name]) for name, text in given.items()} | dict(
+        options
+    )
     secure = parts.scheme == "rabbitmqs"
     port = PORTS.get((values.get("mode", "streams"), secure), 0)
     user, _, password = login.partition(":")
@@ -182,13 +183,3 @@ def _host(text: str, port: int) -> tuple[str, int]:
     if not host or not number.isdecimal():
         raise InvalidOption("the URL names no server: use rabbitmq://host:5552", option="url")
     return host.strip("[]"), int(number)
-
-
-def _converted(name: str, text: str) -> Any:
-    kind = _HINTS[name]
-    try:
-        return _WORDS[text.lower()] if kind is bool else kind(text)
-    except (ValueError, KeyError, TypeError):
-        raise InvalidOption(
-            f"{name} is {text!r}, which is no {kind.__name__}", option=name
-        ) from None

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.errors import InvalidOption
 from penstock.log.deadlines import check_seconds
 from penstock.log.names import check_name
 from penstock.log.topic import PARTITIONS_MAX
-from penstock.transports.options import check_options
+from penstock.system import System
+from penstock.transports.options import check_options, from_text
 
 NAME = "redis"
 USER_VARIABLE = "PENSTOCK_REDIS_USERNAME"
@@ -20,7 +21,6 @@ PASSWORD_VARIABLE = "PENSTOCK_REDIS_PASSWORD"  # noqa: S105 - the name of it, no
 PARTITIONERS = ("fnv1a", "native")
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 5.0
-_WORDS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +92,12 @@ class RedisOptions:
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> RedisOptions:
         """The options, text turned into what it means; InvalidOption that names the right ones."""
-        check_options(
-            "the Redis transport", given, [*cls.__dataclass_fields__, "options", "system"]
-        )
-        own = {name: value for name, value in given.items() if name in cls.__dataclass_fields__}
-        options = cls(**{name: _typed(name, value) for name, value in own.items()})
+        check_options("the Redis transport", given, _KINDS)
+        typed = {
+            name: from_text(name, value, _KINDS[name]) if isinstance(value, str) else value
+            for name, value in given.items()
+        }
+        options = cls(**{name: typed[name] for name in typed if name in cls.__dataclass_fields__})
         check_name("prefix", options.prefix)
         check_partitions(options.partitions)
         check_seconds(options.connect_seconds, "connect_seconds")
@@ -110,14 +111,7 @@ class RedisOptions:
         return options
 
 
-def _typed(name: str, value: Any) -> Any:
-    kind = type(getattr(RedisOptions(), name))
-    if not isinstance(value, str) or kind is str:
-        return value
-    try:
-        return _WORDS[value.lower()] if kind is bool else kind(value)
-    except (KeyError, ValueError):
-        raise InvalidOption(f"{name} is {value!r}; use a {kind.__name__}", option=name) from None
+_KINDS = get_type_hints(RedisOptions) | {"options": Mapping, "system": System}
 
 
 def check_partitions(count: Any) -> None:
