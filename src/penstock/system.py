@@ -33,6 +33,8 @@ DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 BUFFERS_MAX = 1_024
 """What one vectored write takes (IOV_MAX of Linux)."""
+SECOND_MS = 1_000
+"""A second, in milliseconds."""
 
 
 class FileStatus(NamedTuple):

@@ -10,7 +10,7 @@ from penstock.dashboard import texts
 from penstock.observe import Cause, GroupKind, GroupSnapshot, Snapshot
 from penstock.resilience import BreakerState
 
-MILLISECONDS = 1_000
+SECOND_MS = 1_000
 SLOW_SECONDS = 60.0
 """A group that takes longer to catch up is worth a word."""
 GOOD, NOTICE, BAD = "good", "notice", "bad"
@@ -56,7 +56,7 @@ def totals(snapshot: Snapshot) -> Totals:
 
 def rates(before: Snapshot, after: Snapshot) -> Rates:
     """What happened in between, per second. What became less (a topic went) counts as nothing."""
-    passed = (after.time_ms - before.time_ms) / MILLISECONDS
+    passed = (after.time_ms - before.time_ms) / SECOND_MS
     if passed <= 0:
         return Rates()
     first, last = totals(before), totals(after)
@@ -200,7 +200,7 @@ def drain(history: Sequence[LagPoint]) -> str:
     if not history or not history[-1].records:
         return "Caught up."
     first, last = history[0], history[-1]
-    passed = (last.time_ms - first.time_ms) / MILLISECONDS
+    passed = (last.time_ms - first.time_ms) / SECOND_MS
     if passed <= 0:
         return "Not known yet: it was seen once."
     read = max(0.0, (last.committed - first.committed) / passed)

@@ -15,9 +15,9 @@ from penstock.log.names import group_state_key
 from penstock.log.open_topic import OpenTopic
 from penstock.log.retention import RetentionInfo
 from penstock.log.topic import TopicFile
+from penstock.system import SECOND_MS
 
 LOCK_SECONDS = 1.0
-MILLISECONDS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Readers:
         """Who has a partition and since when it was heard of; None when nobody has it."""
         for name in self.of(topic, partition):
             member = self.members[name]
-            heard = (now_ms - member.lease_expires_ms + member.lease_ms) / MILLISECONDS
+            heard = (now_ms - member.lease_expires_ms + member.lease_ms) / SECOND_MS
             return (
                 f"the member {name} (process {member.process} on {member.host}) holds it, was heard "
                 f"of {max(0.0, heard):.1f} s ago, and commits nothing"

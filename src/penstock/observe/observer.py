@@ -21,7 +21,7 @@ from penstock.observe.stacks import stack_of_thread
 from penstock.observe.values import Cause, GroupKind, GroupState, Health, Snapshot, Stall
 from penstock.observe.watched import LOOK_TIMEOUT_SECONDS, Position, Sight, Watched, Why
 from penstock.observe.watching import watched
-from penstock.system import System
+from penstock.system import SECOND_MS, System
 
 logger = logging.getLogger("penstock.observe")
 
@@ -29,7 +29,6 @@ LOOK_SECONDS = 5.0
 STALL_SECONDS = 30.0
 ANSWER_SECONDS = 2.0
 """How long another thread waits for the event loop; after that it is blocked."""
-MILLISECONDS = 1_000
 
 
 class Observer:
@@ -223,7 +222,7 @@ class Observer:
             partition=None,
             offset=None,
             since_ms=since,
-            seconds=(now - since) / MILLISECONDS,
+            seconds=(now - since) / SECOND_MS,
             cause=Cause.LOOP_BLOCKED,
             detail=f"the event loop is held up in {stack[-1] if stack else 'unknown code'}",
             stack=stack,

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from penstock.observe.watched import Position
 from penstock.scaling.rate import RateMeasure
-from penstock.system import System
+from penstock.system import SECOND_MS, System
 
-MILLISECONDS = 1_000
 Place = tuple[str, str, str, str, int | None]
 
 
@@ -62,7 +61,7 @@ class ProgressClocks:
         moved = position.at
         if position.since_ms is not None and position.records:
             now = self._system.clock.time_ms()
-            moved -= max(0, now - position.since_ms) / MILLISECONDS
+            moved -= max(0, now - position.since_ms) / SECOND_MS
         rate = RateMeasure(position.count, system=self._system)
         return Clock(position.done, moved, rate, position.generation)
 
@@ -78,7 +77,7 @@ class ProgressClocks:
         now, wall = self._system.clock.monotonic(), self._system.clock.time_ms()
         return Progress(
             seconds=seconds,
-            since_ms=wall - round((now - position.at + seconds) * MILLISECONDS),
+            since_ms=wall - round((now - position.at + seconds) * SECOND_MS),
             rate=clock.rate.per_second(),
             generations=(position.generation or 0) - (clock.generation or 0),
         )

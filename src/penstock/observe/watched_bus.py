@@ -16,9 +16,7 @@ from penstock.observe.watched import Position, Sight, Watched, Why
 from penstock.resilience.bus import ResilientMessageBus
 from penstock.scaling.bus import ScalableMessageBus
 from penstock.scaling.durable import DurableTopics
-from penstock.system import System
-
-MILLISECONDS = 1_000
+from penstock.system import SECOND_MS, System
 
 
 class WatchedBus(Watched):
@@ -92,7 +90,7 @@ class WatchedBus(Watched):
             done=(handled, frozenset(id(one.envelope) for one in running)),
             count=handled,
             at=now,
-            age_seconds=max(0, age) / MILLISECONDS,
+            age_seconds=max(0, age) / SECOND_MS,
             held_since=running[0].since if running else None,
         )
 

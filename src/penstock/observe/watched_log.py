@@ -16,9 +16,8 @@ from penstock.log.statistics import QueueStatistics, TopicStatistics
 from penstock.observe.log_look import LookedAt, Readers, look_at
 from penstock.observe.values import Cause, GroupKind, LogPartition, LogSnapshot, TopicSnapshot
 from penstock.observe.watched import Position, Sight, Watched, Why
-from penstock.system import System
+from penstock.system import SECOND_MS, System
 
-MILLISECONDS = 1_000
 NO_FIGURES = TopicStatistics((), 0, 0, 0, 0, 0, 0)
 
 
@@ -132,7 +131,7 @@ class WatchedLog(Watched):
             at=self._at,
             committed=lag.committed,
             end=lag.end,
-            age_seconds=lag.milliseconds / MILLISECONDS if lag.records else 0.0,
+            age_seconds=lag.milliseconds / SECOND_MS if lag.records else 0.0,
             since_ms=max(lag.committed_ms or 0, self._now_ms - lag.milliseconds),
             members=() if readers is None else readers.of(topic, lag.partition),
             generation=None if readers is None else readers.generation,

@@ -9,9 +9,7 @@ from typing import Any, Protocol
 from penstock.observe.values import Cause, GroupKind, QuerySnapshot
 from penstock.observe.watched import Position, Sight, Watched, Why
 from penstock.streaming.lag_pressure import GroupLag
-from penstock.system import System
-
-MILLISECONDS = 1_000
+from penstock.system import SECOND_MS, System
 
 
 class PipelineLike(Protocol):
@@ -62,7 +60,7 @@ class WatchedPipeline(Watched):
             watermark=status.watermark,
             watermark_lag_seconds=status.watermark_lag_seconds,
             lag_records=lag.records if lag else 0,
-            lag_seconds=lag.milliseconds / MILLISECONDS if lag else 0.0,
+            lag_seconds=lag.milliseconds / SECOND_MS if lag else 0.0,
             error=status.error,
         )
 

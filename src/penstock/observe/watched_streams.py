@@ -12,10 +12,9 @@ from penstock.pressure.readings import PressureStatistics
 from penstock.streaming.manager import StreamingScalingManager
 from penstock.streaming.stream_run import StreamRun
 from penstock.streaming.topic_watch import TopicWatch
-from penstock.system import System
+from penstock.system import SECOND_MS, System
 from penstock.transports.embedded import EmbeddedTransport
 
-MILLISECONDS = 1_000
 DECISIONS_MAX = 100
 """So many of the newest decisions are in a snapshot."""
 
@@ -86,7 +85,7 @@ class WatchedStreams(Watched):
                     at=self._clock.monotonic(),
                     committed=lag.committed,
                     end=lag.end,
-                    age_seconds=lag.milliseconds / MILLISECONDS if lag.records else 0.0,
+                    age_seconds=lag.milliseconds / SECOND_MS if lag.records else 0.0,
                     since_ms=lag.committed_ms,
                     local=bool(runs) or (group in watch.groups and id(watch) in streams),
                 )

@@ -8,12 +8,11 @@ from typing import Any
 from penstock.log.lag import PartitionLag
 from penstock.observe.values import Cause, GroupKind, TransportSnapshot
 from penstock.observe.watched import Position, Sight, Watched, Why
-from penstock.system import System
+from penstock.system import SECOND_MS, System
 from penstock.transports.base import Transport
 from penstock.transports.embedded import EmbeddedTransport
 from penstock.transports.statistics import ConnectionStatistics
 
-MILLISECONDS = 1_000
 TOPICS_MAX = 1_000
 """More topics of a broker are not looked at."""
 
@@ -85,7 +84,7 @@ class WatchedTransport(Watched):
                     at=at,
                     committed=lag.committed,
                     end=lag.end,
-                    age_seconds=lag.milliseconds / MILLISECONDS if lag.records else 0.0,
+                    age_seconds=lag.milliseconds / SECOND_MS if lag.records else 0.0,
                     since_ms=lag.committed_ms,
                     local=False,
                 )

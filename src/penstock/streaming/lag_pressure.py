@@ -19,9 +19,8 @@ from penstock.pressure.monitor import PressureMonitor
 from penstock.pressure.readings import PressureStatistics, Reading
 from penstock.pressure.states import BackpressureThresholds
 from penstock.pressure.strategies import BackpressureStrategy
-from penstock.system import Clock
+from penstock.system import SECOND_MS, Clock
 
-MILLISECONDS = 1_000
 EVERY_TOPIC = "*"
 
 
@@ -182,5 +181,5 @@ class _TopicLag:
         limit = self._limit_of(group)
         if limit is None or limit.seconds_max is None:
             return []
-        most = max(1, round(limit.seconds_max * MILLISECONDS))
+        most = max(1, round(limit.seconds_max * SECOND_MS))
         return [Reading(f"{group} (ms)", self._lags[group].milliseconds, most)]

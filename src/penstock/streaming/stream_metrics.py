@@ -11,8 +11,7 @@ from penstock.streaming.outbox import Outbox, PublishCall
 from penstock.streaming.topic_watch import TopicWatch
 from penstock.streaming.topic_watches import TopicWatches
 from penstock.streaming.transport_set import TransportSet
-
-MILLISECONDS = 1_000
+from penstock.system import SECOND_MS
 
 
 def scaling_metrics(
@@ -52,7 +51,7 @@ def _topic(watch: TopicWatch) -> dict[str, Any]:
         "partitions": watch.partitions,
         "throughput": watch.rate,
         "lag_records": {one.group: one.records for one in lags},
-        "lag_seconds": {one.group: one.milliseconds / MILLISECONDS for one in lags},
+        "lag_seconds": {one.group: one.milliseconds / SECOND_MS for one in lags},
         "checkpoints": {
             group: {f"partition-{one.partition}": one.committed for one in several}
             for group, several in watch.lags.items()
