@@ -9,11 +9,23 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "benchmarks"
 README = ROOT / "README.md"
+TWIN = "docs/installation.md#with-and-without-a-compiler"
 BEGIN, END = "<!-- figures -->", "<!-- end of the figures -->"
+
+
+TITLES = {
+    "bus": "the bus",
+    "scale": "scale",
+    "log": "the log",
+    "spark": "Spark",
+    "brokers": "brokers",
+}
+"""Suite → its name on the page."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +68,14 @@ HEADLINES = (
 
 
 @cache
+def _report(suite: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((RESULTS / f"{suite}.json").read_text())
+    return report
+
+
+@cache
 def _medians(suite: str) -> dict[str, float]:
-    report = json.loads((RESULTS / f"{suite}.json").read_text())
-    return {result["name"]: result["median"] for result in report["results"]}
+    return {result["name"]: result["median"] for result in _report(suite)["results"]}
 
 
 def _short(rate: float) -> str:
@@ -70,6 +87,25 @@ def _short(rate: float) -> str:
     return f"{rate:.0f}"
 
 
+def _names(suites: list[str]) -> str:
+    *most, last = (TITLES[suite] for suite in suites)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def twin(reports: dict[str, dict[str, Any]]) -> str:
+    """Which suites ran with the compiled twin. Results from before there was one do not speak of it."""
+    with_it = [
+        suite
+        for suite, report in reports.items()
+        if report["machine"].get("compiled twin") == "in use"
+    ]
+    without = [suite for suite in reports if suite not in with_it]
+    if not with_it:
+        return "Without the compiled twin."
+    others = f"; without it: {_names(without)}" if without else ""
+    return f"With the [compiled twin]({TWIN}): {_names(with_it)}{others}."
+
+
 def table() -> str:
     """The rows as Markdown."""
     rows = ["| per second | Penstock | others, in the same run |", "|---|---:|---|"]
@@ -77,11 +113,10 @@ def table() -> str:
         medians = _medians(line.suite)
         others = ", ".join(f"{name} {_short(medians[key])}" for name, key in line.others)
         rows.append(f"| {line.what} | {_short(medians[line.ours])} | {others} |")
-    machine = json.loads((RESULTS / "log.json").read_text())["machine"]
-    return (
-        "\n".join(rows)
-        + f"\n\nMedians, on {machine['processor']}, {machine['memory']}, {machine['Python']}.\n"
-    )
+    machine = _report("log")["machine"]
+    where = f"Medians, on {machine['processor']}, {machine['memory']}, {machine['Python']}."
+    reports = {line.suite: _report(line.suite) for line in HEADLINES}
+    return "\n".join([*rows, "", where, twin(reports), ""])
 
 
 def on_page(page: str) -> str:

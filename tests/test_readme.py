@@ -30,6 +30,22 @@ def test_what_stands_around_the_figures_stays():
     assert changed.count("\n| ") > len(headlines.HEADLINES)
 
 
+def test_the_figures_say_which_ran_with_the_compiled_twin():
+    used, old = {"machine": {"compiled twin": "in use"}}, {"machine": {}}
+    unused = {"machine": {"compiled twin": "not in use"}}
+    told = headlines.twin({"bus": used, "log": used, "spark": old, "brokers": unused})
+    assert told.startswith("With the [compiled twin](")
+    assert told.endswith("): the bus and the log; without it: Spark and brokers.")
+    assert headlines.twin({"bus": used}).endswith("): the bus.")
+    assert headlines.twin({"bus": unused, "log": old}) == "Without the compiled twin."
+
+
+@pytest.mark.parametrize("title", ["Ten lines of the bus", "Ten lines of the log"])
+def test_ten_lines_are_ten(title):
+    code = README.partition(f"## {title}")[2].partition("```python\n")[2].partition("```")[0]
+    assert 5 < len([line for line in code.splitlines() if line.strip()]) <= 10
+
+
 # ---------------------------------------------------------------------------------- the first screen
 
 
