@@ -226,7 +226,7 @@ def test_a_segment_too_large_to_rewrite_keeps_its_values_and_their_tombstones(mo
     log.append((b"a", None))
     log.append_segments(1)
     log.clock.advance(2 * DAY_SECONDS)
-    monkeypatch.setattr("penstock.log.compaction.SEGMENT_BYTES_MAX", 4000)
+    monkeypatch.setattr("penstock.log.compaction.HELD_SEGMENT_BYTES_MAX", 4000)
     compact(log)
     assert [offset for offset, _, _ in log.stored()] == [0, 1, 2]
 

@@ -379,4 +379,4 @@ def test_partitions_of_a_topic_share_nothing():
             one.append(b"%d" % number)
     for number, one in enumerate(logs):
         assert one.values() == [b"%d" % number] * (number + 1)
-    assert partition_module.SEGMENT_BYTES_MAX == 128 << 20
+    assert partition_module.SEGMENT_BYTES == 128 << 20

@@ -223,7 +223,7 @@ def test_a_segment_that_is_too_large_stays_and_is_named(monkeypatch):
     log = filled()
     log.append((None, bytes(5000)))
     log.append_segments(1)
-    monkeypatch.setattr("penstock.log.tiering.SEGMENT_BYTES_MAX", 4000)
+    monkeypatch.setattr("penstock.log.tiering.HELD_SEGMENT_BYTES_MAX", 4000)
     report = move(log)
     assert report.segments_moved == 4
     assert report.too_large == (log_key(4),)

@@ -22,7 +22,7 @@ from penstock.log.reader import PartitionReader
 from penstock.log.retention import find_needs
 from penstock.log.rewrite import rewrite_segment
 from penstock.log.sealed import (
-    SEGMENT_BYTES_MAX,
+    HELD_SEGMENT_BYTES_MAX,
     checked_entries,
     maintenance,
     remove_leftovers,
@@ -141,7 +141,7 @@ class Compactor:
         if not work.removes_any(source):
             return 0, 0
         size = source.size()
-        if size > SEGMENT_BYTES_MAX:
+        if size > HELD_SEGMENT_BYTES_MAX:
             # Old values stay here, so the tombstones that hide them must stay too.
             work.keep_tombstones()
             return 0, 0

@@ -40,7 +40,7 @@ from penstock.log.segment import (
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import Buffer, System
 
-SEGMENT_BYTES_MAX = 128 * 1024 * 1024
+SEGMENT_BYTES = 128 * 1024 * 1024
 
 
 class OtherEpoch(Exception):
@@ -71,7 +71,7 @@ class PartitionLog:
         keys: PartitionKeys,
         *,
         system: System | None = None,
-        segment_bytes_max: int = SEGMENT_BYTES_MAX,
+        segment_bytes_max: int = SEGMENT_BYTES,
         tier: PersistentBackingStore | None = None,
         lock_timeout: float = LOCK_TIMEOUT_SECONDS,
     ) -> None:

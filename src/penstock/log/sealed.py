@@ -17,7 +17,7 @@ from penstock.log.names import PartitionKeys, SegmentName
 from penstock.log.segment import SegmentSource
 from penstock.stores.base import PersistentBackingStore
 
-SEGMENT_BYTES_MAX = 5 << 30
+HELD_SEGMENT_BYTES_MAX = 5 << 30
 """Rewriting and moving hold a segment in memory; a larger one is left alone. It is more than a
 topic may ask for (``segment_bytes_max``), as a segment ends with the commit that fills it."""
 

@@ -15,7 +15,7 @@ from penstock.log.index import Index
 from penstock.log.names import PartitionKeys
 from penstock.log.reader import PartitionReader
 from penstock.log.sealed import (
-    SEGMENT_BYTES_MAX,
+    HELD_SEGMENT_BYTES_MAX,
     checked_entries,
     maintenance,
     remove_file,
@@ -104,7 +104,7 @@ def _checked_bytes(source: SegmentSource) -> bytes | None:
 
     This is the long part, and needs no lock.
     """
-    if source.size() > SEGMENT_BYTES_MAX:
+    if source.size() > HELD_SEGMENT_BYTES_MAX:
         return None
     deque(checked_entries(source), maxlen=0)
     return source.store.read(source.key)
