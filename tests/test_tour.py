@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 pytest.importorskip("rich", reason="the tour needs: pip install 'penstock[cli]'")
+from examples.rush_hour import main as rush_hour
 from examples.tour import __main__ as tour
 from examples.tour.board import is_installed
 from examples.tour.chart import BLOCKS, Curve, blocks, peaks, svg
@@ -142,10 +144,28 @@ def test_the_tour_without_spark_ends_well(tmp_path):
     counted = json.loads((folder / "rush_hour.json").read_text())
     assert counted["paid"] + counted["dead_letters"] == 3_000
     assert "PASS: 9,000 published = 8,997 handled + 3 dead letters" in finished.stdout
+    steps = re.findall(r"^  paid: ([\d,]+) of 3,000", finished.stdout, re.MULTILINE)
+    assert len(steps) >= 2  # before the kill and after it, however quick the machine is
     ET.fromstring((folder / "chart.svg").read_text())
     if is_installed():
         assert "The dashboard was at http://127.0.0.1:" in finished.stdout
         assert "Traceback" not in (folder / "dashboard.txt").read_text()
+
+
+def test_the_rush_hour_tells_every_fifth_of_its_way_once(capsys):
+    news = rush_hour.News()
+    orders = rush_hour.ORDERS
+    for tenth in range(11):
+        letters = tenth * orders // 1_000
+        for _ in range(2):
+            paid = tenth * orders // 10 - letters
+            news.tell(rush_hour.Moment(orders, 0, paid, letters, "NORMAL", 0.0))
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == 5
+    assert (
+        shown[-1]
+        == f"  paid: {orders - orders // 100:,} of {orders:,}; dead letters: {orders // 100:,}"
+    )
 
 
 # --------------------------------------------------------------------------------------- the chart

@@ -48,6 +48,8 @@ MOSTLY_FAILING = BreakerOptions(failures=None, failure_rate=0.5)
 """A few failures among thousands of calls are no reason to leave the bank alone."""
 REPORT_SECONDS = 0.1
 SECONDS_MAX = 300.0
+STEPS = 5
+"""How often it is told how far the bank is."""
 BLOCKS = " ▁▂▃▄▅▆▇█"
 WIDTH = 48
 
@@ -221,16 +223,31 @@ def is_time_to_kill(now: Moment) -> bool:
     return now.paid >= enough * ORDERS
 
 
-async def watch(folder: Path, *, kill: bool) -> tuple[int, list[Moment]]:
-    """Run the shop, tell every change of the pressure; kill it in the middle."""
-    process = await Shop.start(folder)
-    level = "NORMAL"
-    async for now in process.says():
-        if now.level != level:
-            level = now.level
+class News:
+    """Says when the pressure changes, and how far the bank is at every fifth of the way."""
+
+    def __init__(self) -> None:
+        self._level = "NORMAL"
+        self._steps = 0
+
+    def tell(self, now: Moment) -> None:
+        if now.level != self._level:
+            self._level = now.level
             say(
-                f"  pressure {level:8} {now.full:4.0%} full: {now.waiting:,} orders wait for the bank"
+                f"  pressure {now.level:8} {now.full:4.0%} full: {now.waiting:,} orders wait for the bank"
             )
+        steps = (now.paid + now.letters) * STEPS // ORDERS
+        if steps > self._steps:
+            self._steps = steps
+            say(f"  paid: {now.paid:,} of {ORDERS:,}; dead letters: {now.letters:,}")
+
+
+async def watch(folder: Path, *, kill: bool) -> tuple[int, list[Moment]]:
+    """Run the shop, tell how it goes; kill it in the middle."""
+    process = await Shop.start(folder)
+    news = News()
+    async for now in process.says():
+        news.tell(now)
         if kill and is_time_to_kill(now):
             process.kill()
             kill = False
