@@ -25,6 +25,7 @@ from penstock.system import System
 GET_MAX = 1_024
 GET_SECONDS_MAX = 1.0
 LIVENESS_SECONDS = 0.1
+"""How often a process that waits looks whether the other side is alive."""
 PROOF_SECONDS_MAX = 1.0
 """How long an entry that the cursor covers may take to prove itself."""
 

@@ -31,7 +31,7 @@ from typing import Self
 
 from penstock.errors import BufferFull, Closed, InvalidOption, NotSupported, RecordTooLarge
 from penstock.scaling.sequence import lowest
-from penstock.scaling.shared_consumer import SharedRingConsumer, SharedStage, join
+from penstock.scaling.shared_consumer import LIVENESS_SECONDS, SharedRingConsumer, SharedStage, join
 from penstock.scaling.shared_entry import HEADER_BYTES, LENGTH_BYTES, EntryArea, size_of
 from penstock.scaling.shared_group import SharedRingGroup
 from penstock.scaling.shared_places import Place
@@ -42,8 +42,6 @@ from penstock.system import System
 SHARED_RING_BYTES = 8 << 20
 SHARED_RING_BYTES_MAX = 1 << 32
 PUT_SECONDS_MAX = 30.0
-LIVENESS_SECONDS = 0.1
-"""How often a process that waits looks whether the other side is alive."""
 
 
 @dataclass(frozen=True, slots=True)

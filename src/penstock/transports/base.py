@@ -25,6 +25,8 @@ from penstock.transports.records import Produced, StartPosition, StreamBatch
 
 PRODUCE_TIMEOUT_SECONDS = 30.0
 CLOSE_TIMEOUT_SECONDS = 30.0
+RELEASE_SECONDS = 5.0
+"""How long a member may take to finish a partition that goes to another one."""
 BATCH_RECORDS_MAX = 10_000
 
 

@@ -28,7 +28,12 @@ from penstock.log.topic import TopicConfig, TopicFile
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import System
 from penstock.transports.assignment import Handled, OnRevoke
-from penstock.transports.base import CLOSE_TIMEOUT_SECONDS, PRODUCE_TIMEOUT_SECONDS, Transport
+from penstock.transports.base import (
+    CLOSE_TIMEOUT_SECONDS,
+    PRODUCE_TIMEOUT_SECONDS,
+    RELEASE_SECONDS,
+    Transport,
+)
 from penstock.transports.capabilities import Capabilities
 from penstock.transports.embedded_consumer import EmbeddedConsumer, MakeSession
 from penstock.transports.options import check_options
@@ -57,7 +62,6 @@ CAPABILITIES = Capabilities(
 
 QUEUE_OPTIONS = frozenset(inspect.signature(WalMessageQueue).parameters) - {"store"}
 GROUP_OPTIONS = frozenset({"assignor", "lease_seconds", "member", "release_seconds"})
-RELEASE_SECONDS = 5.0
 TOPIC_OPTIONS = frozenset(TopicConfig.__struct_fields__) - {"partitions"}
 
 

@@ -16,11 +16,17 @@ from confluent_kafka import KafkaError
 
 from penstock.errors import Closed, InvalidOption, UsageError
 from penstock.log.deadlines import check_seconds, within
+from penstock.log.group_coordinator import LEASE_SECONDS
 from penstock.log.lag import PartitionLag
 from penstock.log.names import check_name
 from penstock.system import System
 from penstock.transports.assignment import Handled, OnRevoke
-from penstock.transports.base import CLOSE_TIMEOUT_SECONDS, PRODUCE_TIMEOUT_SECONDS, Transport
+from penstock.transports.base import (
+    CLOSE_TIMEOUT_SECONDS,
+    PRODUCE_TIMEOUT_SECONDS,
+    RELEASE_SECONDS,
+    Transport,
+)
 from penstock.transports.capabilities import Capabilities
 from penstock.transports.kafka_admin import KafkaAdmin
 from penstock.transports.kafka_consumer import KafkaConsumer
@@ -78,8 +84,6 @@ PARTITIONERS = {
 }  # fmt: skip
 """``native`` is what Kafka's own clients in Java do."""
 CONNECT_SECONDS = 10.0
-LEASE_SECONDS = 10.0
-RELEASE_SECONDS = 5.0
 HEARTBEAT_MS_MAX = 500
 POLL_INTERVAL_MS = 300_000
 DEFAULT = -1

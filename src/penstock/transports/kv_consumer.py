@@ -11,12 +11,12 @@ from penstock.log.group_coordinator import checked_strategy
 from penstock.log.group_session import GroupSession
 from penstock.log.names import check_name
 from penstock.transports.assignment import OnRevoke
+from penstock.transports.base import RELEASE_SECONDS
 from penstock.transports.embedded_consumer import EmbeddedConsumer
 from penstock.transports.kv_groups import KvCoordinator
 from penstock.transports.reading import BufferedReading
 from penstock.transports.records import StreamBatch
 
-RELEASE_SECONDS = 5.0
 KV_GROUP_OPTIONS = frozenset({"assignor", "lease_seconds", "member", "release_seconds"})
 
 

@@ -31,7 +31,12 @@ from penstock.log.names import check_name
 from penstock.system import System
 from penstock.transports import redis_scripts as scripts
 from penstock.transports.assignment import Handled, OnRevoke
-from penstock.transports.base import CLOSE_TIMEOUT_SECONDS, PRODUCE_TIMEOUT_SECONDS, Transport
+from penstock.transports.base import (
+    CLOSE_TIMEOUT_SECONDS,
+    PRODUCE_TIMEOUT_SECONDS,
+    RELEASE_SECONDS,
+    Transport,
+)
 from penstock.transports.capabilities import Capabilities
 from penstock.transports.embedded_consumer import EmbeddedConsumer
 from penstock.transports.options import check_options
@@ -65,7 +70,6 @@ CAPABILITIES = Capabilities(
 """What it can do on every server; durable is one that is known to sync (option ``synced``)."""
 
 CALL_SECONDS = 30.0
-RELEASE_SECONDS = 5.0
 SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
 EVICTING = ("maxmemory", "maxmemory-policy")
 LEAVE_SECONDS = 2.0
