@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packaging.requirements import Requirement
 
-from penstock.cli import main
-from penstock.cli.checks import Health, check_clock
+from penstock.cli import checks, main
+from penstock.cli.checks import Check, Health, check_clock
 from penstock.cli.codes import PROBLEMS
 from penstock.testing import VirtualClock
 from tests.cli.terminal import Terminal
+
+ROOT = Path(__file__).parents[2]
 
 # Settings
 
@@ -91,6 +96,41 @@ def test_a_healthy_log(penstock):
     )
     left = [path.name for path in (penstock.folder / "data").iterdir()]
     assert [name for name in left if "doctor" in name] == []
+
+
+def test_the_doctor_knows_the_extras_of_the_project():
+    """Those that only gather others, such as ``all``, say nothing of their own."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    wanted = {
+        name: {one.name for one in map(Requirement, lines)}
+        for name, lines in listed.items()
+        if not all(Requirement(line).name == "penstock" for line in lines)
+    }
+    assert checks.extras_of(metadata.requires("penstock") or ()) == wanted
+
+
+def test_an_extra_is_there_when_all_its_packages_are(monkeypatch):
+    needed = ["msgspec>=0.20", "msgspec; extra == 'one'", "no.such-thing>=2; extra == 'two'"]
+    needed += ["msgspec; extra == 'two'", "numpy<9; python_version > '3' and extra == \"three\""]
+    monkeypatch.setattr(checks, "requires", lambda _: needed)
+    told = "installed: one, three; not installed: two (pip install 'penstock[NAME]')"
+    assert checks._extras() == Check("extras", Health.NOTE, told)
+
+
+def test_an_extra_that_gathers_others_is_not_listed():
+    needed = ["a; extra == 'one'", "b; extra == 'two'", "a; extra == 'all'", "b; extra == 'all'"]
+    assert checks.extras_of(needed) == {"one": {"a"}, "two": {"b"}}
+
+
+def test_without_an_installation_the_extras_are_not_known(monkeypatch):
+    def missing(name: str) -> list[str]:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(checks, "requires", missing)
+    told = "not known, as penstock is not installed"
+    assert checks._extras() == Check("extras", Health.NOTE, told)
 
 
 def test_no_log_yet_is_a_note(penstock):

@@ -8,8 +8,8 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -34,28 +34,8 @@ class Check(NamedTuple):
     detail: str
 
 
-EXTRAS = {
-    "arrow": "pyarrow",
-    "cli": "typer",
-    "config": "pydantic_settings",
-    "cron": "cronsim",
-    "dashboard": "nicegui",
-    "delta": "deltalake",
-    "kafka": "confluent_kafka",
-    "lz4": "lz4",
-    "nats": "nats",
-    "objects": "obstore",
-    "otel": "opentelemetry",
-    "postgres": "asyncpg",
-    "prometheus": "prometheus_client",
-    "pulsar": "pulsar",
-    "pydantic": "pydantic",
-    "rabbitmq": "aio_pika",
-    "redis": "redis",
-    "spark": "pyspark",
-    "zstd": "zstandard",
-}
-"""Extra → a module that comes with it."""
+NEEDS_EXTRA = re.compile(r"([\w.-]+).*;.*\bextra == ['\"]([\w.-]+)['\"]")
+"""A requirement in the metadata of a package: what, and for which extra."""
 JAVA_MIN = 17
 JAVA_SECONDS_MAX = 20.0
 CLOCK_PAUSE_SECONDS = 0.1
@@ -83,13 +63,38 @@ def _python() -> Check:
     return Check("python", Health.GOOD, where)
 
 
+def extras_of(requirements: Iterable[str]) -> dict[str, set[str]]:
+    """Extra → the packages that it brings. Extras that only gather others are left out."""
+    brought: dict[str, set[str]] = {}
+    for line in requirements:
+        if match := NEEDS_EXTRA.match(line):
+            brought.setdefault(match[2], set()).add(match[1])
+    return {
+        name: packages
+        for name, packages in sorted(brought.items())
+        if packages != set().union(*(one for one in brought.values() if one < packages))
+    }
+
+
 def _extras() -> Check:
-    there = [name for name, module in EXTRAS.items() if find_spec(module) is not None]
-    missing = [name for name in EXTRAS if name not in there]
+    try:
+        extras = extras_of(requires("penstock") or ())
+    except PackageNotFoundError:
+        return Check("extras", Health.NOTE, "not known, as penstock is not installed")
+    there = [name for name, packages in extras.items() if all(map(_is_installed, packages))]
+    missing = [name for name in extras if name not in there]
     detail = f"installed: {', '.join(there) or 'none'}"
     if missing:
         detail += f"; not installed: {', '.join(missing)} (pip install 'penstock[NAME]')"
     return Check("extras", Health.NOTE if missing else Health.GOOD, detail)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _java() -> Check:
