@@ -43,8 +43,11 @@ class LanesScheduling(LoadFileScheduling):  # type: ignore[misc]
         for file, tests in units.items():
             if left := [test for test, done in tests.items() if not done and test != died_in]:
                 self.workqueue[file] = dict.fromkeys(left, False)
-        for other in self.nodes:
-            self._reschedule(other)
+        if (
+            self.collection is not None
+        ):  # otherwise there is nothing to give out yet, and nobody is to end
+            for other in self.nodes:
+                self._reschedule(other)
         return died_in
 
     def _reschedule(self, node: Any) -> None:

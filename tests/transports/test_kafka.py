@@ -311,11 +311,11 @@ def failing_lookups(monkeypatch, times, code=KafkaError.NOT_COORDINATOR):
     left = [times]
     starts = KafkaMember._starts
 
-    def fail(member, partitions):
+    def fail(member, partitions, *seconds):
         if partitions and left[0] > 0:
             left[0] -= 1
             raise KafkaException(KafkaError(code))
-        return starts(member, partitions)
+        return starts(member, partitions, *seconds)
 
     monkeypatch.setattr(KafkaMember, "_starts", fail)
     return left
@@ -340,23 +340,116 @@ async def test_a_member_that_is_not_told_its_place_looks_again(
     assert "cannot find where to start" in caplog.text
 
 
-async def test_a_partition_that_goes_before_its_place_is_known_is_the_others(
-    transport, topic, monkeypatch
+class Refusals:
+    """Refuses some members their places."""
+
+    def __init__(self, monkeypatch, code):
+        self.members = set()
+        self.told = 0
+        starts = KafkaMember._starts
+
+        def looked(member, partitions, *seconds):
+            if partitions and member in self.members:
+                self.told += 1
+                raise KafkaException(KafkaError(code))
+            return starts(member, partitions, *seconds)
+
+        monkeypatch.setattr(KafkaMember, "_starts", looked)
+        monkeypatch.setattr("penstock.transports.kafka_member.LOOK_SECONDS", 0.02)
+
+
+@pytest.mark.parametrize("options", [{}, {"assignor": "range"}, {"protocol": "consumer"}])
+async def test_a_partition_that_goes_before_its_place_is_known_is_read_when_it_is_back(
+    transport, topic, monkeypatch, options
 ):
     await transport.create_topic(topic, partitions=2)
     await transport.produce(topic, numbered(10))
-    failing_lookups(monkeypatch, ASSIGN_TRIES)
-    monkeypatch.setattr(KafkaMember, "_look_again", lambda _: None)
-    first = transport.subscribe(topic, "billing")
+    refusals = Refusals(monkeypatch, KafkaError.NOT_COORDINATOR)
+    make = KafkaMember.join
+
+    def join(member):
+        if not refusals.told:
+            refusals.members.add(member)
+        make(member)
+
+    monkeypatch.setattr(KafkaMember, "join", join)
+    first = transport.subscribe(topic, "billing", **options)
     joining = asyncio.ensure_future(first.__aenter__())
-    async with transport.subscribe(topic, "billing") as second:
-        await joining
-        got = set(values_of((await second.next_batch(WAIT_SECONDS)).records))
-        await first.close()
+    async with asyncio.timeout(WAIT_SECONDS):
+        while refusals.told <= ASSIGN_TRIES:
+            await asyncio.sleep(0.01)
+    async with transport.subscribe(topic, "billing", **options) as second:
+        await second.next_batch(WAIT_SECONDS)
+    refusals.members.clear()
+    await joining
+    got = set()
+    async with asyncio.timeout(WAIT_SECONDS):
+        while len(got) < 10:
+            got |= set(values_of((await first.next_batch()).records))
+    await first.close()
+    assert got == set(numbered(10))
+
+
+@pytest.mark.parametrize("options", [{}, {"protocol": "consumer"}])
+async def test_a_partition_whose_place_is_refused_costs_no_record_of_another(
+    transport, topic, monkeypatch, options
+):
+    await transport.create_topic(topic, partitions=2)
+    refusals = Refusals(monkeypatch, KafkaError.GROUP_AUTHORIZATION_FAILED)
+    offsets: dict[int, list[int]] = {}
+    async with transport.subscribe(topic, "billing", **options) as first:
+        async with transport.subscribe(topic, "billing", **options):
+            async with asyncio.timeout(WAIT_SECONDS):
+                while len(first.assignment().partitions) != 1:
+                    await asyncio.sleep(0.01)
+            refusals.members.add(first._member)
+        async with asyncio.timeout(WAIT_SECONDS):
+            while refusals.told < 40:
+                await transport.produce(topic, numbered(20))
+                with suppress(PenstockError):
+                    for record in (await first.next_batch(0.5)).records:
+                        offsets.setdefault(record.partition, []).append(record.offset)
+    assert len(offsets) == 1
+    [found] = offsets.values()
+    assert found == list(range(len(found)))
+
+
+@pytest.mark.parametrize("options", [{}, {"assignor": "range"}])
+async def test_what_was_held_when_it_went_is_read_when_it_is_back(
+    transport, topic, monkeypatch, options
+):
+    monkeypatch.setattr("penstock.transports.kafka_consumer.BUFFER_RECORDS_MAX", 10)
+    monkeypatch.setattr("penstock.transports.kafka_consumer.OVERSHOOT_MAX", 2)
+    await transport.create_topic(topic, partitions=2)
+    await transport.produce(topic, numbered(400))
+    options = {"release_seconds": 0.1, **options}
+    async with transport.subscribe(topic, "billing", **options) as slow:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not slow._is_held:
+                await asyncio.sleep(0.01)
+        async with transport.subscribe(topic, "billing", **options) as other:
+            await other.next_batch(WAIT_SECONDS)
+        got = set()
+        async with asyncio.timeout(WAIT_SECONDS):
+            while len(got) < 400:
+                got |= set(values_of((await slow.next_batch()).records))
+
+
+@pytest.mark.parametrize("options", [{}, {"assignor": "range"}])
+async def test_what_was_paused_when_it_went_and_resumed_meanwhile_is_read(
+    transport, topic, options
+):
+    await transport.create_topic(topic, partitions=2)
+    await transport.produce(topic, numbered(10))
+    async with transport.subscribe(topic, "billing", **options) as first:
+        await first.pause(0, 1)
+        async with transport.subscribe(topic, "billing", **options) as other:
+            await other.next_batch(WAIT_SECONDS)
+            await first.resume(0, 1)
+        got = set()
         async with asyncio.timeout(WAIT_SECONDS):
             while len(got) < 10:
-                got |= set(values_of((await second.next_batch()).records))
-    assert got == set(numbered(10))
+                got |= set(values_of((await first.next_batch()).records))
 
 
 async def test_a_member_that_may_not_see_its_place_says_so(transport, topic, monkeypatch):
@@ -376,14 +469,21 @@ async def test_what_the_client_raises_below_a_callback_is_an_exception(server, t
     def assigned(client, partitions):
         client.committed(partitions, timeout=0.000_001)
 
-    def poll_on():
-        while True:
-            raising(client.poll, 0.1)
+    def heard():
+        """In a thread that would end with what is no exception."""
+        for _ in range(round(WAIT_SECONDS / 0.1)):
+            try:
+                raising(client.poll, 0.1)
+            except KafkaException as error:
+                return str(error)
+        return "nothing"
 
     client.subscribe([topic], on_assign=assigned)
-    with pytest.raises(KafkaException, match="committed offsets"):
-        await asyncio.to_thread(poll_on)
-    client.close()
+    try:
+        async with asyncio.timeout(2 * WAIT_SECONDS):
+            assert "committed offsets" in await asyncio.to_thread(heard)
+    finally:
+        client.close()
 
 
 async def test_an_error_of_the_hook_is_told_to_the_reader(transport, topic):

@@ -148,8 +148,10 @@ class KafkaConsumer(Consumer):
         await asyncio.wait([self._pumping])
         async with self._committing:
             self._among.discard(self)
-            await self._thread.call(self._member.close)
-            await self._thread.close()
+            try:
+                await self._thread.call(self._member.close)
+            finally:
+                await self._thread.close()
 
     # Reading
 
@@ -398,7 +400,7 @@ class KafkaConsumer(Consumer):
 
     def gained(self, starts: Mapping[int, int]) -> None:
         """The group gave it these partitions."""
-        paused = sorted(starts.keys() & self._owned.paused)
+        paused = sorted(starts if self._is_held else starts.keys() & self._owned.paused)
         if paused:
             self._member.pause(paused)
         tell_loop(self._loop, self._gain, dict(starts))

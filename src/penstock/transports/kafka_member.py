@@ -29,6 +29,8 @@ SLICE_SECONDS = 0.005
 ASSIGN_TRIES = 5
 LOOK_SECONDS = 0.5
 """Between two looks where to start, when the tries were not enough."""
+LOOK_TIMEOUT_SECONDS = 2.0
+"""Of such a look: commits and other partitions wait for it."""
 SEEK_SECONDS = 10.0
 AGAIN_SECONDS = 0.05
 
@@ -67,6 +69,18 @@ AGAIN = {
     KafkaError._WAIT_COORD,
 }
 """The group or the broker is busy: try again while the partition is this member's."""
+
+LOOK_AGAIN = AGAIN | {
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+    KafkaError._RESOLVE,
+    KafkaError._UNKNOWN_PARTITION,
+}
+"""A broker that starts, or a leader that is chosen: look later where to start."""
 
 
 class Hooks(Protocol):
@@ -123,9 +137,9 @@ class KafkaMember:
         """Become a member; the partitions come with a later call of :meth:`fetch`."""
         self._client.subscribe(
             [self._topic],
-            on_assign=self._assigned,
-            on_revoke=self._given_away,
-            on_lost=self._taken_away,
+            on_assign=self._guarded(self._assigned),
+            on_revoke=self._guarded(self._given_away),
+            on_lost=self._guarded(self._taken_away),
         )
 
     def close(self) -> None:
@@ -163,7 +177,7 @@ class KafkaMember:
         # What is given away from here on must not be delivered, though it was fetched before.
         self._revoked.clear()
         if limit > 1:
-            messages += raising(self._client.consume, limit - 1, 0)
+            messages += self._rest(limit - 1)
         if any(map(Message.error, messages)):
             messages = self._without_errors(messages)
         return [
@@ -176,11 +190,18 @@ class KafkaMember:
         until = self._clock.monotonic() + seconds
         while True:
             self.run_jobs()
-            first = raising(self._client.poll, min(SLICE_SECONDS, seconds))
-            self._raise_failure()
             self._look_again()
+            self._raise_failure()  # before a record is taken, which nobody would get
+            first = raising(self._client.poll, min(SLICE_SECONDS, seconds))
             if first is not None or self.wanted or self._clock.monotonic() >= until:
                 return first
+
+    def _rest(self, limit: int) -> list[Message]:
+        try:
+            return raising(self._client.consume, limit, 0)
+        except Exception as error:
+            self._failure = error  # the first one is to be delivered
+            return []
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -296,15 +317,25 @@ class KafkaMember:
 
     # What the client says about partitions
 
-    def _assigned(self, _: Client, partitions: list[TopicPartition]) -> None:
-        numbers = [one.partition for one in partitions]
+    def _guarded(self, tell: Callable[[list[int]], None]) -> Callable[..., None]:
+        """For the client to call. What it raises is told later: raised here, it would cost what was fetched."""
+
+        def called(_: Client, partitions: list[TopicPartition]) -> None:
+            try:
+                tell([one.partition for one in partitions])
+            except Exception as error:
+                self._failure = error
+
+        return called
+
+    def _assigned(self, numbers: list[int]) -> None:
         try:
             starts = self._tried(numbers)
         except Exception as error:
-            # If it were raised here, the client would begin at a place of its own choice.
             LOGGER.warning("cannot find where to start in %r yet: %s", self._topic, error)
-            self._failure = None if _may_pass(error) else error
             self._put_off(numbers)
+            if not _may_pass(error):
+                raise
         else:
             self._assign(self.places(starts))
             self._hooks.gained(starts)
@@ -314,38 +345,42 @@ class KafkaMember:
             self._client.incremental_assign(places)
         else:
             self._client.assign(places)
+        # The client remembers who was paused when it had them before.
+        self._client.resume(places)
 
     def _put_off(self, numbers: list[int]) -> None:
         """Have the partitions, and read nothing of them: :meth:`_look_again` finds their places."""
-        places = [TopicPartition(self._topic, number) for number in numbers]
-        self._assign(places)
-        self._client.pause(places)
+        self._assign(self.places(dict.fromkeys(numbers, 0)))
+        self.pause(numbers)
         self._unplaced |= set(numbers)
+        self._look_at = self._clock.monotonic() + LOOK_SECONDS
 
     def _look_again(self) -> None:
         if not self._unplaced or self._clock.monotonic() < self._look_at:
             return
-        self._look_at = self._clock.monotonic() + LOOK_SECONDS
-        numbers = sorted(self._unplaced)
         try:
-            starts = self._starts(numbers)
+            starts = self._starts(sorted(self._unplaced), LOOK_TIMEOUT_SECONDS)
+            # Not assigned anew: that would be taken for the answer when the group wants them back.
+            self.seek(starts)
         except KafkaException as error:
             if not _may_pass(error):
                 raise
-            return
-        self._unplaced.clear()
-        if self._cooperative:
-            self._client.incremental_unassign([TopicPartition(self._topic, one) for one in numbers])
-        self._assign(self.places(starts))
-        self.resume(starts)
-        self._hooks.gained(starts)
+        else:
+            self._unplaced -= starts.keys()
+            self.resume(starts)
+            self._hooks.gained(starts)
+        finally:
+            self._look_at = self._clock.monotonic() + LOOK_SECONDS
 
-    def _starts(self, partitions: list[int]) -> dict[int, int]:
+    def _starts(self, partitions: list[int], seconds: float | None = None) -> dict[int, int]:
         """Where the group committed; in a new group at ``start``."""
         if not partitions:
             return {}
         asked = [TopicPartition(self._topic, number) for number in partitions]
-        found = self._client.committed(asked, timeout=self._seconds)
+        found = self._client.committed(asked, timeout=min(self._seconds, seconds or self._seconds))
+        for one in found:
+            if one.error is not None:
+                raise KafkaException(one.error)
         starts = {one.partition: one.offset for one in found if is_committed(one)}
         fresh = self.resolve(
             [one for one in partitions if one not in starts], self._start, clamp=True
@@ -363,18 +398,20 @@ class KafkaMember:
             self._clock.sleep(AGAIN_SECONDS)
         return self._starts(partitions)
 
-    def _given_away(self, client: Client, partitions: list[TopicPartition]) -> None:
-        numbers = frozenset(one.partition for one in partitions)
+    def _given_away(self, partitions: list[int]) -> None:
+        numbers = frozenset(partitions)
         self._unplaced -= numbers
         self._hooks.release(numbers)
         self._revoked |= numbers
         if self._cooperative:
-            client.incremental_unassign(partitions)
+            self._client.incremental_unassign(
+                [TopicPartition(self._topic, number) for number in partitions]
+            )
         else:
-            client.unassign()
+            self._client.unassign()
 
-    def _taken_away(self, _: Client, partitions: list[TopicPartition]) -> None:
-        numbers = frozenset(one.partition for one in partitions)
+    def _taken_away(self, partitions: list[int]) -> None:
+        numbers = frozenset(partitions)
         self._unplaced -= numbers
         self._revoked |= numbers
         self._hooks.lost(numbers)
@@ -396,7 +433,7 @@ def raising(call: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
 
 
 def _may_pass(error: Exception) -> bool:
-    return isinstance(error, KafkaException) and error.args[0].code() in AGAIN
+    return isinstance(error, KafkaException) and error.args[0].code() in LOOK_AGAIN
 
 
 def _mapping(headers: Any) -> Mapping[str, bytes]:
