@@ -61,8 +61,8 @@ def test_what_moves_stays_with_its_owner_until_it_is_released():
     state = group_of("a", "b")
     assert state.generation == 2
     assert owned(state) == {"a": all_of("t", 0, 1, 2, 3), "b": set()}
-    assert state.waiting_for_release() == all_of("t", 2, 3)
-    state = released(state, "a", frozenset(state.waiting_for_release()), 0)
+    assert state.owned_by("a") - state.assigned_to("a") == all_of("t", 2, 3)
+    state = released(state, "a", all_of("t", 2, 3), 0)
     assert owned(state) == {"a": all_of("t", 0, 1), "b": all_of("t", 2, 3)}
     assert state.generation == 2
 
@@ -144,7 +144,7 @@ def test_leaving_twice_is_leaving():
 
 def test_a_partition_that_came_back_before_its_release_is_not_given_away():
     state = group_of("a", "b")
-    to_release = state.waiting_for_release()
+    to_release = state.owned_by("a") - state.assigned_to("a")
     state = departed(state, "b", 0)
     state = released(state, "a", to_release, 0)
     assert owned(state) == {"a": all_of("t", 0, 1, 2, 3)}

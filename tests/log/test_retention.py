@@ -13,11 +13,11 @@ from penstock.log.retention import (
     CLOCK_SLACK_MS,
     Reason,
     RetentionClock,
-    apply_retention,
     find_needs,
     plan_retention,
     retention_info,
 )
+from penstock.log.retention import retain as retain_partition
 from penstock.log.tiering import move_sealed
 from penstock.log.topic import Retention, TopicConfig, WhenFull
 from penstock.stores.directory import DirectoryStore
@@ -48,7 +48,10 @@ def plan(log, retention=None, now_ms=None):
 
 
 def retain(log, retention=None, now_ms=None):
-    return apply_retention(plan(log, retention, now_ms), log.store, log.tier)
+    if retention is not None:
+        log.topic.change_config(retention=retention)
+    now = log.clock.time_ms() if now_ms is None else now_ms
+    return retain_partition(log.reader(), log.store, log.tier, now)
 
 
 def info(log, retention):
@@ -69,7 +72,7 @@ def test_segments_older_than_a_day_go_by_default():
     log.clock.advance(1)
     made = plan(log)
     assert [one.reason for one in made.removals] == [Reason.AGE] * 3
-    assert apply_retention(made, log.store) == 3
+    assert retain(log) == 3
     assert log.bases() == [3, 4]
     assert [offset for offset, _, _ in log.stored()] == [3, 4]
     with pytest.raises(OffsetOutOfRange):

@@ -12,7 +12,7 @@ from penstock.log.index import INDEX_SPACING_BYTES
 from penstock.log.names import SegmentName, offset_key, topic_key
 from penstock.log.offsets import OffsetFile
 from penstock.log.repair import repair
-from penstock.log.retention import apply_retention, find_needs, plan_retention
+from penstock.log.retention import retain
 from penstock.log.segment import SegmentEnd
 from penstock.log.tiering import move_sealed
 from penstock.log.topic import Retention, TopicFile
@@ -317,6 +317,7 @@ def test_verify_beside_a_writer_that_is_not_closed():
 def test_verify_beside_writers_and_upkeep_finds_nothing(tmp_path):
     """It takes no lock, and what moves under its eyes is not taken for damage."""
     log = SmallLog(DirectoryStore(tmp_path / "log"), DirectoryStore(tmp_path / "tier"))
+    log.topic.change_config(retention=Retention(bytes_max=2_000))
     subscriber = log.subscribe("billing")
     failures: list[BaseException] = []
     done = threading.Event()
@@ -333,9 +334,7 @@ def test_verify_beside_writers_and_upkeep_finds_nothing(tmp_path):
                     compactor.run(log.clock.time_ms())
                     move_sealed(log.store, KEYS, log.tier, keep_local=2)
                 if number % 10 == 9:
-                    needs = find_needs(log.store, log.state, 0)
-                    plan = plan_retention(reader, Retention(bytes_max=2_000), needs, 0)
-                    apply_retention(plan, log.store, log.tier)
+                    retain(reader, log.store, log.tier, 0)
         except BaseException as failure:
             failures.append(failure)
         finally:

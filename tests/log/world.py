@@ -26,7 +26,8 @@ from penstock.log.names import PartitionKeys
 from penstock.log.offsets import OffsetFile
 from penstock.log.partition import PartitionLog
 from penstock.log.reader import PartitionReader
-from penstock.log.retention import Needs, apply_retention, plan_retention
+from penstock.log.retention import Needs, plan_retention, remove_planned
+from penstock.log.sealed import maintenance
 from penstock.log.topic import Retention, TopicConfig, TopicFile
 from penstock.stores.base import PersistentBackingStore
 from penstock.stores.directory import DirectoryStore
@@ -291,7 +292,9 @@ class World:
         plan = plan_retention(reader, limit, Needs(), self.clock.time_ms())
         if plan.removals:
             self.models[partition].earliest = plan.removals[-1].next_offset
-            apply_retention(plan, process.store)
+            with maintenance(process.store, plan.keys) as held:
+                assert held
+                remove_planned(plan, process.store, [process.store])
             self.check_power_cuts()
 
     def kill_all(self) -> None:

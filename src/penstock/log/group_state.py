@@ -81,12 +81,6 @@ class GroupState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """The members that read a topic, in order."""
         return sorted(name for name, one in self.members.items() if topic in one.topics)
 
-    def waiting_for_release(self) -> Partitions:
-        """What has an owner that has yet to release it."""
-        return frozenset[TopicPartition]().union(
-            *(self.owned_by(name) - self.assigned_to(name) for name in self.members)
-        )
-
     def partitions(self) -> dict[str, int]:
         """Every topic that a member reads, with the largest count that a member knows."""
         counts: dict[str, int] = {}

@@ -252,22 +252,11 @@ class _Planner:
         return f"subscriber {self._needs.subscriber!r}, which needs offset {self._needs.lowest}"
 
 
-def apply_retention(
-    plan: RetentionPlan,
-    store: PersistentBackingStore,
-    tier: PersistentBackingStore | None = None,
-) -> int:
-    """Remove what the plan says; returns how many segments.
+def remove_planned(plan: RetentionPlan, store: PersistentBackingStore, stores: Stores) -> int:
+    """Remove what the plan says, and what a crash left behind; returns how many segments.
 
-    Also clears away what an earlier crash left behind. Does nothing, and returns 0, while another
-    process is at work on the partition: the next round will do it.
+    The caller holds the maintenance lock.
     """
-    stores = stores_of(store, tier)
-    with maintenance(store, plan.keys) as held:
-        return _remove(plan, store, stores) if held else 0
-
-
-def _remove(plan: RetentionPlan, store: PersistentBackingStore, stores: Stores) -> int:
     start = plan.removals[-1].next_offset if plan.removals else 0
     removals = plan.removals if start and secure_head(store, plan.keys, start) else ()
     for removal in removals:
@@ -311,8 +300,9 @@ def retain(
     now_ms: int,
     offsets: PersistentBackingStore | None = None,
 ) -> int:
-    """Plan and apply in one go; returns how many segments were removed.
+    """Remove what may go; returns how many segments.
 
+    Does nothing while another process is at work on the partition: the next round will do it.
     The subscribers are looked up under the maintenance lock, which a new subscriber holds while
     it registers: so none can start on a segment that is about to go.
     """
@@ -323,4 +313,4 @@ def retain(
         state = TopicFile(store, reader.keys.topic).read()
         needs = find_needs(store, state, reader.keys.partition, offsets)
         plan = plan_retention(reader, state.config.retention, needs, now_ms)
-        return _remove(plan, store, stores)
+        return remove_planned(plan, store, stores)
