@@ -18,7 +18,7 @@ from penstock.streaming.group_commits import Committed, GroupCommits
 from penstock.streaming.outgoing import TYPE
 from penstock.streaming.progress import PartitionProgress
 from penstock.streaming.ranges import OFFSET_MAX, Position
-from penstock.streaming.stream_event import StreamEvent
+from penstock.streaming.stream_event import StreamEvent, event_of
 from penstock.streaming.transport_statistics import TransportMeter
 from penstock.system import System
 from penstock.transports.assignment import Handled, MemberAssignment, OnRevoke
@@ -251,17 +251,7 @@ class EventStream(AsyncIterator[StreamEvent]):
 
     def _event(self, record: Record) -> StreamEvent:
         self._meter.delivered += 1
-        return StreamEvent(
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            timestamp=record.timestamp,
-            key=record.key,
-            value=record.value,
-            headers=record.headers,
-            group=self.group,
-            source=self,
-        )
+        return event_of(record, self.group, self)
 
     def _next_at_hand(self) -> Record | None:
         if self._clock.monotonic() >= self._looked_at + LOOK_SECONDS:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from penstock.log.records import NO_HEADERS
+from penstock.log.records import NO_HEADERS, Record
 
 
 class EventSource(Protocol):
@@ -60,3 +60,18 @@ class StreamEvent(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         Its class has to be known: subscribe with the class, or ``streams.codec.register(kind)``.
         """
         return self.source.decode(self)
+
+
+def event_of(record: Record, group: str, source: EventSource) -> StreamEvent:
+    """The record, as a member of the group sees it."""
+    return StreamEvent(
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        timestamp=record.timestamp,
+        key=record.key,
+        value=record.value,
+        headers=record.headers,
+        group=group,
+        source=source,
+    )

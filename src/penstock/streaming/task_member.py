@@ -20,7 +20,7 @@ from penstock.streaming.group_commits import Committed, GroupCommits
 from penstock.streaming.parallel import ParallelConsumer
 from penstock.streaming.ranges import OFFSET_MAX
 from penstock.streaming.run_values import MemberFigures, PartitionWork, RunOptions
-from penstock.streaming.stream_event import StreamEvent
+from penstock.streaming.stream_event import StreamEvent, event_of
 from penstock.streaming.traced import traced
 from penstock.streaming.transport_statistics import TransportMeter
 from penstock.system import System
@@ -153,7 +153,8 @@ class TaskMember:
             batch = await self._consumer.next_batch(records_max=READ_RECORDS_MAX)
             await self._let_go()
             if await self._is_mine(batch):
-                await self._submit([self._event(batch, number) for number in range(len(batch))])
+                group = self._consumer.group
+                await self._submit([event_of(one, group, self) for one in batch.records])
 
     async def _submit(self, events: list[StreamEvent]) -> None:
         while True:
@@ -247,20 +248,6 @@ class TaskMember:
         result = await asyncio.to_thread(self._handler, event)
         if inspect.isawaitable(result):
             await result
-
-    def _event(self, batch: StreamBatch, number: int) -> StreamEvent:
-        record = batch.records[number]
-        return StreamEvent(
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            timestamp=record.timestamp,
-            key=record.key,
-            value=record.value,
-            headers=record.headers,
-            group=self._consumer.group,
-            source=self,
-        )
 
     def ack(self, event: StreamEvent) -> None:
         """Nothing: a handler acknowledges an event by returning."""

@@ -17,7 +17,6 @@ from aiormq.exceptions import ChannelLockedResource
 
 from penstock.errors import (
     Closed,
-    DeadlineExceeded,
     Fenced,
     NotSupported,
     OffsetOutOfRange,
@@ -32,6 +31,7 @@ from penstock.transports.base import BATCH_RECORDS_MAX, Consumer
 from penstock.transports.rabbitmq_amqp import LOST, AmqpConnection
 from penstock.transports.rabbitmq_connection import CALL_SECONDS, PAUSE_SECONDS
 from penstock.transports.rabbitmq_records import as_bytes
+from penstock.transports.reading import arrival
 from penstock.transports.records import StartPosition, StreamBatch, StreamRecord
 
 KEY, NULL, TIME = "x-penstock-key", "x-penstock-null", "x-penstock-time"
@@ -277,18 +277,8 @@ class QueueConsumer(Consumer):
         """The next records of some partition. Nothing comes while ``prefetch`` are not committed."""
         if not self._is_open:
             await self.open()
-        try:
-            async with asyncio.timeout(timeout):
-                while (batch := self._next(records_max)) is None:
-                    self._arrived.clear()
-                    await self._arrived.wait()
-                return batch
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"no record of {self.topic!r} came within {timeout:g} s",
-                topic=self.topic,
-                seconds=timeout,
-            ) from None
+        look = partial(self._next, records_max)
+        return await arrival(self.topic, look, self._arrived, timeout)
 
     def _next(self, records_max: int) -> StreamBatch | None:
         self._check_not_closed()

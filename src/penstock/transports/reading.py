@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Protocol
 
 from penstock.errors import (
@@ -250,18 +251,8 @@ class BufferedReading:
 
     async def next_batch(self, timeout: float | None, records_max: int) -> StreamBatch:
         """The next records of some partition; DeadlineExceeded when none came in time."""
-        try:
-            async with asyncio.timeout(timeout):
-                while (batch := self._next(records_max)) is None:
-                    self._arrived.clear()
-                    await self._arrived.wait()
-                return batch
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"no record of {self.topic!r} came within {timeout:g} s",
-                topic=self.topic,
-                seconds=timeout,
-            ) from None
+        look = partial(self._next, records_max)
+        return await arrival(self.topic, look, self._arrived, timeout)
 
     def _next(self, records_max: int) -> StreamBatch | None:
         """From the partitions in turn."""
@@ -303,3 +294,28 @@ class BufferedReading:
             if records:
                 place.put(records)
                 self._arrived.set()
+
+
+async def arrival(
+    topic: str,
+    look: Callable[[], StreamBatch | None],
+    arrived: asyncio.Event,
+    timeout: float | None,
+) -> StreamBatch:
+    """The first batch that ``look`` finds; it looks again whenever something has arrived."""
+    try:
+        async with asyncio.timeout(timeout):
+            while (batch := look()) is None:
+                arrived.clear()
+                await arrived.wait()
+            return batch
+    except DeadlineExceeded:
+        # A call to the broker was late, and looking tells of it: its message says more.
+        raise
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"no record of {topic!r} came within {timeout:g} s: ask again when you like, nothing is "
+            "lost",
+            topic=topic,
+            seconds=timeout,
+        ) from None

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.errors import (
     Closed,
-    DeadlineExceeded,
     InvalidOption,
     NotSupported,
     OffsetOutOfRange,
@@ -25,6 +25,7 @@ from penstock.log.places import check_one_partition
 from penstock.log.records import NO_HEADERS
 from penstock.transports import redis_scripts as scripts
 from penstock.transports.embedded_consumer import EmbeddedConsumer
+from penstock.transports.reading import arrival
 from penstock.transports.records import StartPosition, StreamBatch, StreamRecord
 from penstock.transports.redis_groups import CALL_SECONDS, RedisGroup
 from penstock.transports.redis_settings import NAME
@@ -238,25 +239,11 @@ class RedisSource:
         """The next records of some partition, at least one. The partitions take turns."""
         if records_max < 1:
             raise InvalidOption("records_max is at least 1", option="records_max")
-        try:
-            async with asyncio.timeout(timeout):
-                while True:
-                    self._check_open()
-                    self._came.clear()
-                    if (batch := self._take(records_max)) is not None:
-                        return batch
-                    await self._came.wait()
-        except DeadlineExceeded:
-            raise
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"no record of {self.topic!r} came within {timeout:g} s: ask again when you like, "
-                "nothing is lost",
-                topic=self.topic,
-                seconds=timeout,
-            ) from None
+        look = partial(self._take, records_max)
+        return await arrival(self.topic, look, self._came, timeout)
 
     def _take(self, records_max: int) -> StreamBatch | None:
+        self._check_open()
         for _ in range(len(self._places)):
             self._turn = (self._turn + 1) % len(self._places)
             place = self._places[self._turn]
