@@ -31,8 +31,9 @@ def test_what_stands_around_the_figures_stays():
 
 
 def test_the_figures_say_which_ran_with_the_compiled_twin():
-    used, old = {"machine": {"compiled twin": "in use"}}, {"machine": {}}
+    used = {"machine": {"compiled twin": "in use"}}
     unused = {"machine": {"compiled twin": "not in use"}}
+    old: dict[str, dict[str, str]] = {"machine": {}}
     told = headlines.twin({"bus": used, "log": used, "spark": old, "brokers": unused})
     assert told.startswith("With the [compiled twin](")
     assert told.endswith("): the bus and the log; without it: Spark and brokers.")
