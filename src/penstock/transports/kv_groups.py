@@ -14,9 +14,9 @@ Commits of different partitions do not stand in each other's way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -24,13 +24,13 @@ import msgspec
 from penstock.decoding import decoder_of
 from penstock.errors import BrokerFailed, Fenced, NotSupported, SubscriberBusy
 from penstock.log.deadlines import within
-from penstock.log.group_coordinator import LEASE_SECONDS, checked_lease_ms, join_group
+from penstock.log.group_coordinator import LEASE_SECONDS
 from penstock.log.group_member import Member
 from penstock.log.group_ports import Change
 from penstock.log.group_state import GroupState, Offsets, TopicPartition, emptied, swept
 from penstock.log.offsets import check_offset
-from penstock.scaling.assignment import AssignmentStrategy
-from penstock.system import Clock, System, Timer
+from penstock.system import System
+from penstock.transports.broker_groups import BrokerGroup, Listener
 
 TIMEOUT_SECONDS = 30.0
 PAUSE_SECONDS_MAX = 0.05
@@ -38,7 +38,6 @@ PAUSE_SECONDS_MAX = 0.05
 
 Key = tuple[str, ...]
 """Names of groups and topics, and numbers; the store writes them as its keys need it."""
-Listener = Callable[[], None]
 _S = TypeVar("_S", bound=msgspec.Struct)
 
 
@@ -97,36 +96,8 @@ class _Claim:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class BrokerClock:
-    """The broker's wall clock, as far as it is known; all else is this machine's."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._ahead_ms = 0
-
-    def set(self, time_ms: int) -> None:
-        """The broker has just said so."""
-        self._ahead_ms = time_ms - self._clock.time_ms()
-
-    def time_ms(self) -> int:
-        return self._clock.time_ms() + self._ahead_ms
-
-    def monotonic(self) -> float:
-        return self._clock.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        self._clock.sleep(seconds)
-
-    def call_after(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        return self._clock.call_after(seconds, callback)
-
-
-class KvCoordinator:
-    """One group that reads one topic. It is also the bell of that group; see ``Bells``.
-
-    Every call ends within ``timeout`` seconds. After an error, and after a cancelled call, the
-    change may have happened; the next call finds out.
-    """
+class KvCoordinator(BrokerGroup):
+    """A group in the keys of a broker. Every call ends within ``timeout`` seconds."""
 
     def __init__(
         self,
@@ -138,16 +109,10 @@ class KvCoordinator:
         lease_seconds: float = LEASE_SECONDS,
         timeout: float = TIMEOUT_SECONDS,
     ) -> None:
-        system = system or System()
-        self._clock = BrokerClock(system.clock)
-        self.system = replace(system, clock=self._clock)
-        self.topic = topic
-        self.group = group
+        super().__init__(topic, group, system or System(), lease_seconds)
         self._store = store
-        self._lease_ms = checked_lease_ms(lease_seconds)
         self._timeout = timeout
         self._claims: dict[int, _Claim] = {}
-        self._listeners: set[Listener] = set()
         self._unfollow: Callable[[], Awaitable[None]] | None = None
 
     # The bell
@@ -164,30 +129,7 @@ class KvCoordinator:
         if unfollow is not None:
             await unfollow()
 
-    def follow(self, group: str, listener: Listener) -> None:
-        """Call the listener when partitions of the group move."""
-        self._listeners.add(listener)
-
-    def forget(self, group: str, listener: Listener) -> None:
-        """Call it no longer."""
-        self._listeners.discard(listener)
-
-    def _rang(self) -> None:
-        for listener in list(self._listeners):
-            listener()
-
     # The state
-
-    async def join(
-        self,
-        topics: Mapping[str, int],
-        *,
-        strategy: AssignmentStrategy | str | None = None,
-        name: str | None = None,
-        guard: Callable[[], None] | None = None,
-    ) -> Member:
-        """Become a member; see ``GroupCoordinator.join``."""
-        return await join_group(self, self._lease_ms, topics, strategy, name, guard)
 
     async def describe(self) -> GroupState:
         """The group as it is now."""
@@ -220,9 +162,6 @@ class KvCoordinator:
         if entry is None:
             return GroupState(group=self.group), 0
         return _decoded(entry.value, GroupState), entry.revision
-
-    async def recovered(self) -> None:
-        """Nobody leaves anything behind: a commit is one write."""
 
     # The offsets
 

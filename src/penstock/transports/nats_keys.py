@@ -13,7 +13,8 @@ from datetime import datetime
 from nats.aio.msg import Msg
 
 from penstock.errors import BrokerFailed
-from penstock.transports.kv_groups import Entry, Key, Listener
+from penstock.transports.broker_groups import Listener
+from penstock.transports.kv_groups import Entry, Key
 from penstock.transports.nats_connection import NatsConnection
 
 NO_MESSAGE = 10037

@@ -19,8 +19,9 @@ import _pulsar  # type: ignore[import-not-found]
 import msgspec
 
 from penstock.errors import PenstockError
+from penstock.transports.broker_groups import Listener
 from penstock.transports.kafka_thread import heard
-from penstock.transports.kv_groups import Entry, Key, Listener
+from penstock.transports.kv_groups import Entry, Key
 from penstock.transports.pulsar_client import Ok, PulsarConnection, calling
 from penstock.transports.pulsar_http import decoded
 from penstock.transports.pulsar_index import Position, PulsarIndex, Start, mark_of

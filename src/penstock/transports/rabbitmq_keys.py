@@ -21,7 +21,8 @@ import msgspec
 from rstream import schema
 
 from penstock.errors import BrokerFailed, PenstockError
-from penstock.transports.kv_groups import Entry, Key, Listener
+from penstock.transports.broker_groups import Listener
+from penstock.transports.kv_groups import Entry, Key
 from penstock.transports.rabbitmq_connection import PAUSE_SECONDS, RabbitConnection
 from penstock.transports.rabbitmq_reader import ChunkReader, bounds
 from penstock.transports.rabbitmq_records import decoded, encoded, entries_of

@@ -10,19 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 
 import msgspec
 
 from penstock.decoding import decoder_of
 from penstock.errors import BrokerFailed, Fenced, NotSupported, OffsetOutOfRange, SubscriberBusy
-from penstock.log.group_coordinator import checked_lease_ms, join_group
-from penstock.log.group_member import Member
 from penstock.log.group_ports import Change
 from penstock.log.group_state import GroupState, Offsets, TopicPartition, swept
-from penstock.scaling.assignment import AssignmentStrategy
 from penstock.transports import redis_scripts as scripts
-from penstock.transports.kv_groups import BrokerClock
+from penstock.transports.broker_groups import BrokerGroup
 from penstock.transports.redis_client import RedisClient
 from penstock.transports.redis_notices import RedisNotices
 from penstock.transports.redis_settings import NAME
@@ -32,28 +28,18 @@ CALL_SECONDS = 30.0
 PAUSE_SECONDS_MAX = 0.02
 """Before the state is read again because somebody else was quicker; a random part of it."""
 
-Listener = Callable[[], None]
 _to_state = decoder_of(GroupState)
 
 
-class RedisGroup:
-    """One group that reads one topic: its coordinator, and its bell.
-
-    ``base`` is the topic's key. After an error or a cancelled call the change may have happened;
-    the next call finds out.
-    """
+class RedisGroup(BrokerGroup):
+    """A group in keys of Redis; ``base`` is the topic's key."""
 
     def __init__(
         self, client: RedisClient, base: str, topic: str, group: str, lease_seconds: float
     ) -> None:
+        super().__init__(topic, group, client.system, lease_seconds)
         self._client = client
         self._base = base
-        self._clock = BrokerClock(client.system.clock)
-        self._lease_ms = checked_lease_ms(lease_seconds)
-        self._listeners: set[Listener] = set()
-        self.system = replace(client.system, clock=self._clock)
-        self.topic = topic
-        self.group = group
         self.seconds = CALL_SECONDS
 
     # The bell
@@ -66,34 +52,11 @@ class RedisGroup:
         """Hear no more of them."""
         await notices.forget(self._bell, self._rang)
 
-    def follow(self, group: str, listener: Listener) -> None:
-        """Call the listener when partitions of the group move."""
-        self._listeners.add(listener)
-
-    def forget(self, group: str, listener: Listener) -> None:
-        """Call it no longer."""
-        self._listeners.discard(listener)
-
     @property
     def _bell(self) -> str:
         return f"{self._base}:bell:{self.group}"
 
-    def _rang(self) -> None:
-        for listener in list(self._listeners):
-            listener()
-
     # The state
-
-    async def join(
-        self,
-        topics: Mapping[str, int],
-        *,
-        strategy: AssignmentStrategy | str | None = None,
-        name: str | None = None,
-        guard: Callable[[], None] | None = None,
-    ) -> Member:
-        """Become a member; see ``GroupCoordinator.join``."""
-        return await join_group(self, self._lease_ms, topics, strategy, name, guard)
 
     async def describe(self) -> GroupState:
         """The group as it is now."""
@@ -149,9 +112,6 @@ class RedisGroup:
                 )
             if await self._call(scripts.FORGET_GROUP, "forget the group", version):
                 return
-
-    async def recovered(self) -> None:
-        """Nobody leaves anything behind: a commit is one script."""
 
     # The offsets
 
