@@ -1,67 +1,27 @@
 """Every Python example in the documents runs, and every relative link leads to a file.
 
 The blocks of one page share a namespace and run in order, in an empty folder. `await` may stand at
-the top level. A block that cannot run says why in a comment on the line above it:
-
-    <!-- not executed: needs a Kafka server -->
-
-Blocks that need a PostgreSQL server name the test here that runs them with one.
+the top level. A block that needs more says what, and which file of the tests runs it: see tests/snippets.py.
 """
 
 import ast
-import asyncio
-import inspect
 import re
 import sys
 import types
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from penstock import WalMessageQueue, open_store
+from tests.running import run_python
 from tests.servers import postgres_server
+from tests.snippets import blocks_of, examples_for, run_blocks, run_examples
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 
-FENCE = re.compile(
-    r"^(?P<indent>[ \t]*)```python[^\n]*\n(?P<code>.*?)^(?P=indent)```[ \t]*$",
-    re.MULTILINE | re.DOTALL,
-)
-SKIP = re.compile(r"<!--\s*not executed:(?P<reason>(?:(?!-->).)*)-->\s*\Z", re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 ANY_FENCE = re.compile(r"^[ \t]*(```+|~~~+).*?^[ \t]*\1[ \t]*$", re.MULTILINE | re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Block:
-    """One example: its code, the line it starts on, and why it is not run (None: it is)."""
-
-    code: str
-    line: int
-    skipped_because: str | None
-
-
-def blocks_of(text: str) -> list[Block]:
-    found = []
-    for match in FENCE.finditer(text):
-        skip = SKIP.search(text[: match.start()])
-        line = text.count("\n", 0, match.start("code")) + 1
-        code = inspect.cleandoc("\n" + match["code"]) if match["indent"] else match["code"]
-        found.append(Block(code, line, skip["reason"].strip() if skip else None))
-    return found
-
-
-def run_blocks(blocks: list[Block], filename: str, namespace: dict[str, object]) -> None:
-    """Run the blocks in order; those that await share one event loop."""
-    with asyncio.Runner() as runner:
-        for block in blocks:
-            # Empty lines in front make a traceback show the line of the page.
-            source = "\n" * (block.line - 1) + block.code
-            code = compile(source, filename, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-            result = eval(code, namespace)
-            if inspect.iscoroutine(result):
-                runner.run(result)
 
 
 def name_of(page: Path) -> str:
@@ -85,16 +45,51 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
     run_blocks(runnable, str(page), main.__dict__)
 
 
-def test_the_examples_for_postgresql_run(tmp_path, monkeypatch):
-    page = ROOT / "docs" / "how-to" / "postgresql.md"
-    blocks = blocks_of(page.read_text(encoding="utf-8"))
-    assert all(
-        "test_the_examples_for_postgresql_run" in (one.skipped_because or "") for one in blocks
-    )
+POSTGRES = "postgresql://penstock@db.example/app"
+
+
+@pytest.mark.parametrize(
+    ("page", "instead"), [("docs/how-to/postgresql.md", {}), ("docs/stores.md", {POSTGRES: "DSN"})]
+)
+def test_the_examples_for_postgresql_run(tmp_path, monkeypatch, page, instead):
     monkeypatch.chdir(tmp_path)
     with postgres_server() as server:
         monkeypatch.setenv("DATABASE_URL", server.dsn)
-        run_blocks(blocks, str(page), {"__name__": "__main__"})
+        said = dict.fromkeys(instead, server.dsn)
+        namespace = {"WalMessageQueue": WalMessageQueue, "open_store": open_store}
+        run_examples(page, "tests/test_docs.py", said, {"__name__": "__main__", **namespace})
+
+
+SHOP = """
+import itertools
+from penstock import Event
+
+calls = itertools.count()
+
+class OrderPaid(Event):
+    order_id: str
+
+class OrderShipped(Event):
+    order_id: str
+
+def register_handlers(bus):
+    @bus.on(OrderPaid)
+    async def ship(event):
+        if next(calls) == 1:
+            raise ConnectionError("not at the first try")
+        await bus.publish(OrderShipped(event.order_id))
+
+"""
+
+
+def test_the_tests_of_the_testing_page_pass(tmp_path):
+    """They are a test module of the reader's, and become one here."""
+    [block] = examples_for("docs/testing.md", "tests/test_docs.py", {})
+    (tmp_path / "test_shop.py").write_text(SHOP + block.code)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+    finished = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", folder=tmp_path)
+    assert finished.returncode == 0, finished.stdout[-4000:]
+    assert "2 passed" in finished.stdout
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
@@ -103,7 +98,13 @@ def test_a_block_that_does_not_run_says_why(page):
     blocks = blocks_of(text)
     assert len(blocks) == len(re.findall(r"^[ \t]*```python", text, re.MULTILINE)), "unclosed block"
     for block in blocks:
-        assert block.skipped_because != "", f"{name_of(page)}:{block.line}: give the reason"
+        reason = block.skipped_because
+        assert reason != "", f"{name_of(page)}:{block.line}: give the reason"
+        if reason is not None:
+            named = re.search(r"(tests/\S+\.py) (runs|does) it", reason)
+            assert named, f"{name_of(page)}:{block.line}: say which file of the tests runs it"
+            beside = (ROOT / named[1]).parent.glob("*.py")
+            assert any(page.name in one.read_text(encoding="utf-8") for one in beside)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -14,6 +14,7 @@ import pytest
 from penstock.errors import InvalidOption, NotSupported, SubscriberBusy, UnknownTopic
 from penstock.hashing import fnv1a
 from penstock.transports import open_transport
+from tests.snippets import run_examples
 from tests.transports.servers.kafka import KafkaServer, kafka_server
 
 pytest.importorskip("pyspark", reason="Spark needs: pip install 'penstock[spark]'")
@@ -80,6 +81,24 @@ def test_rows_are_those_of_a_log_and_keys_go_where_the_transport_sends_them(
         read_topics(spark, server.url, "missing")
     with pytest.raises(InvalidOption, match="follow"):
         read_topics(spark, server.url, "rows", groupId="me")
+
+
+def test_the_examples_of_its_page_run(
+    spark: Any, server: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(server.url, "orders-of-the-page", {b"1": order(1), b"2": bytes(2_000)})
+    monkeypatch.chdir(tmp_path)
+    said = {
+        "kafka://127.0.0.1:9092": server.url,
+        '"orders", startingOffsets': '"orders-of-the-page", startingOffsets',
+        'spark_session("orders")': "the_session",
+    }
+    shown: dict[str, Any] = {"the_session": spark}
+    run_examples("docs/spark-kafka.md", "tests/spark/test_kafka_pipeline.py", said, shown)
+    shown["query"].processAllAvailable()
+    shown["query"].stop()
+    assert read_topics(spark, server.url, "large-orders", stream=False).count() == 1
+    assert shown["shop"].name == "shop"
 
 
 def shop_on(url: str, folder: Path) -> Pipeline:

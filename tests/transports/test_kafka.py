@@ -27,7 +27,7 @@ from penstock.hashing import fnv1a
 from penstock.testing import TransportConformance
 from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, values_of
 from penstock.transports import open_transport
-from tests.transports.application import check_application
+from tests.transports.application import check_application, check_page
 from tests.transports.proxy import Proxy
 from tests.transports.servers.kafka import KafkaServer, kafka_server
 from tests.transports.servers.ports import free_port
@@ -748,3 +748,11 @@ async def test_a_broker_that_stands_still_for_a_while_loses_nothing(server, tran
 
 def test_the_same_application_runs_on_it(server, tmp_path):
     check_application(server.url, tmp_path)
+
+
+def test_the_example_of_its_page_runs(server):
+    """docs/transports.md"""
+    check_page(
+        __file__,
+        {"127.0.0.1:9092": server.address, ", replication_factor=3, min_insync_replicas=2": ""},
+    )

@@ -29,7 +29,7 @@ from penstock.transports import TransportRegistry, nats_consumer, open_transport
 from penstock.transports.nats import NatsTransport
 from penstock.transports.nats_keys import NatsKeys
 from penstock.transports.nats_records import delivered
-from tests.transports.application import check_application
+from tests.transports.application import check_application, check_page
 from tests.transports.patience import cannot_open
 from tests.transports.proxy import Proxy
 from tests.transports.servers.nats import nats_server
@@ -606,3 +606,8 @@ async def test_keys_are_replaced_at_their_revision_only(server):
 
 def test_the_same_application_runs_on_it(server, tmp_path):
     check_application(server.url, tmp_path)
+
+
+def test_the_example_of_its_page_runs(server):
+    """docs/transports.md"""
+    check_page(__file__, {"127.0.0.1:4222?replicas=3": server.address})

@@ -28,7 +28,7 @@ from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, va
 from penstock.transports import open_transport, pulsar_keys
 from penstock.transports.pulsar import PulsarTransport, native_hash
 from penstock.transports.pulsar_keys import KEEPER, PulsarKeys, TopicKeys
-from tests.transports.application import check_application
+from tests.transports.application import check_application, check_page
 from tests.transports.patience import cannot_open
 from tests.transports.proxy import Proxy
 from tests.transports.servers.ports import free_port, free_ports
@@ -763,3 +763,8 @@ async def test_a_group_with_members_is_not_forgotten(server, topic):
 
 def test_the_same_application_runs_on_it(server, tmp_path):
     check_application(server.url, tmp_path)
+
+
+def test_the_example_of_its_page_runs(server):
+    """docs/transports.md"""
+    check_page(__file__, {"pulsar://127.0.0.1:6650?admin_url=http://127.0.0.1:8080": server.url})

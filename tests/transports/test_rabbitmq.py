@@ -38,7 +38,7 @@ from penstock.transports.rabbitmq_keys import KeyLog, RabbitKeys
 from penstock.transports.rabbitmq_reader import bounds
 from penstock.transports.rabbitmq_streams import StreamsMode
 from penstock.transports.rabbitmq_wire import Link
-from tests.transports.application import check_application
+from tests.transports.application import check_application, check_page
 from tests.transports.patience import cannot_open
 from tests.transports.proxy import Proxy
 from tests.transports.servers.ports import free_port
@@ -82,6 +82,17 @@ class TestRabbitStreams(TransportConformance):
 @pytest.mark.acceptance(68)
 def test_the_same_application_runs_on_it(server, tmp_path):
     check_application(server.url, tmp_path)
+
+
+def test_the_example_of_its_page_runs(server):
+    """docs/transports.md"""
+    check_page(
+        __file__,
+        {
+            "rabbitmq://127.0.0.1:5552": server.url,
+            "rabbitmq://127.0.0.1:5672?mode=quorum": server.quorum_url,
+        },
+    )
 
 
 # What may happen on the way

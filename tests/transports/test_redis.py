@@ -33,7 +33,7 @@ from penstock.testing import TransportConformance
 from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, values_of
 from penstock.transports import TransportRegistry, open_transport
 from tests.crash.rigs import Nursery
-from tests.transports.application import check_application
+from tests.transports.application import check_application, check_page
 from tests.transports.patience import cannot_open
 from tests.transports.proxy import Proxy
 from tests.transports.servers.ports import free_port
@@ -638,3 +638,8 @@ async def test_members_are_killed_and_stopped_for_long():
 
 def test_the_same_application_runs_on_it(server, tmp_path):
     check_application(server.url, tmp_path)
+
+
+def test_the_example_of_its_page_runs(server):
+    """docs/transports.md"""
+    check_page(__file__, {"redis://127.0.0.1:6379/0": server.url})
