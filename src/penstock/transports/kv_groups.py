@@ -33,6 +33,8 @@ from penstock.system import System
 from penstock.transports.broker_groups import BrokerGroup, Listener
 
 TIMEOUT_SECONDS = 30.0
+PATIENCE_SECONDS = 5.0
+"""A group waits so much longer than its calls, whose errors tell more."""
 PAUSE_SECONDS_MAX = 0.05
 """Before the state is read again because somebody else was quicker; a random part of it."""
 

@@ -25,6 +25,7 @@ from penstock.transports.capabilities import Capabilities
 from penstock.transports.embedded_consumer import EmbeddedConsumer
 from penstock.transports.kv_consumer import KV_GROUP_OPTIONS, KvConsumer
 from penstock.transports.kv_groups import (
+    PATIENCE_SECONDS,
     KvCoordinator,
     committed_offset,
     forget_group,
@@ -61,7 +62,6 @@ CAPABILITIES = Capabilities(
     idempotence=True,
 )
 """What it can do on every server; durable depends on how the server syncs."""
-PATIENCE_SECONDS = 5.0
 
 
 class NatsTransport(Transport):
@@ -238,7 +238,6 @@ class NatsTransport(Transport):
             group,
             system=self._settings.system,
             lease_seconds=lease_seconds,
-            # Longer than its calls, whose errors tell more.
             timeout=self._settings.timeout + PATIENCE_SECONDS,
         )
         reading = BufferedReading(source, topic, group, start)

@@ -29,6 +29,7 @@ from penstock.transports.capabilities import Capabilities
 from penstock.transports.embedded_consumer import EmbeddedConsumer
 from penstock.transports.kv_consumer import KV_GROUP_OPTIONS, KvConsumer
 from penstock.transports.kv_groups import (
+    PATIENCE_SECONDS,
     KvCoordinator,
     committed_offset,
     forget_group,
@@ -67,7 +68,6 @@ CAPABILITIES = Capabilities(
 )
 """What it can do on every broker; idempotence depends on the namespace."""
 TOPIC_OPTIONS = frozenset({"keep"})
-PATIENCE_SECONDS = 5.0
 PARTITION = "-partition-"
 
 
@@ -274,7 +274,6 @@ class PulsarTransport(Transport):
             group,
             system=self._settings.system,
             lease_seconds=lease_seconds,
-            # Longer than its calls, whose errors tell more.
             timeout=self._settings.timeout + PATIENCE_SECONDS,
         )
         reading = BufferedReading(source, topic, group, start)

@@ -27,7 +27,13 @@ from penstock.transports.base import Consumer
 from penstock.transports.capabilities import Capabilities
 from penstock.transports.embedded_consumer import EmbeddedConsumer
 from penstock.transports.kv_consumer import KV_GROUP_OPTIONS, KvConsumer
-from penstock.transports.kv_groups import KvCoordinator, committed_offset, forget_group, groups_of
+from penstock.transports.kv_groups import (
+    PATIENCE_SECONDS,
+    KvCoordinator,
+    committed_offset,
+    forget_group,
+    groups_of,
+)
 from penstock.transports.options import check_options
 from penstock.transports.rabbitmq_connection import CALL_SECONDS, RabbitConnection
 from penstock.transports.rabbitmq_keys import RabbitKeys, make_stream
@@ -72,7 +78,6 @@ TOPIC_OPTIONS = {
 AT_ONCE = 32
 NATIVE_SEED = 104_729
 """Of murmur3, as the clients of super streams have it."""
-PATIENCE_SECONDS = 5.0
 
 
 class StreamsMode:
@@ -192,7 +197,6 @@ class StreamsMode:
             group,
             system=self._settings.system,
             lease_seconds=given.pop("lease_seconds", LEASE_SECONDS),
-            # Longer than its calls, whose errors tell more.
             timeout=CALL_SECONDS + PATIENCE_SECONDS,
         )
         source = RabbitSource(
