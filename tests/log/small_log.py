@@ -116,6 +116,27 @@ class SmallLog:
         return read_all(reader, reader.earliest() if start is None else start)
 
 
+def filled(
+    store: PersistentBackingStore | None = None, tier: PersistentBackingStore | None = None
+) -> SmallLog:
+    """Two sealed segments, of three and two entries, and an open one of two; one subscriber."""
+    log = SmallLog(store, tier)
+    log.append((b"a", b"0"), (b"b", b"1"))
+    log.append((b"a", b"2"))
+    log.append((None, b"3"), (None, b"4"), (None, b"5"))
+    log.roll()
+    log.append((b"c", b"6"))
+    log.append((b"c", b"7"), (b"a", b"8"))
+    log.roll()
+    log.append((None, b"9"))
+    log.append((None, b"10"), (None, b"11"))
+    file = log.subscribe("billing")
+    for offset in (2, 4, 6):
+        file.commit(offset, 0)
+    log.log.close()
+    return log
+
+
 def read_all(reader: PartitionReader, start: int = 0) -> list[Stored]:
     """Every record that a subscriber would get."""
     cursor = reader.cursor(start)

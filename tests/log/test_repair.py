@@ -22,29 +22,10 @@ from penstock.log.verify import verify
 from penstock.stores.directory import DirectoryStore
 from penstock.stores.memory import MemoryStore
 from penstock.testing.disk import SimulatedDisk
-from tests.log.small_log import KEYS, TOPIC, SmallLog, crash_states, flips, log_key, on_disk
+from tests.log.small_log import KEYS, TOPIC, SmallLog, crash_states, filled, flips, log_key, on_disk
 
 OFFSETS = offset_key("billing", TOPIC, 0)
 ROWS = 12
-
-
-def filled(store=None, tier=None):
-    """Two sealed segments and an open one, with entries of one to three records; a subscriber."""
-    log = SmallLog(store, tier)
-    log.append((b"a", b"0"), (b"b", b"1"))
-    log.append((b"a", b"2"))
-    log.append((None, b"3"), (None, b"4"), (None, b"5"))
-    log.roll()
-    log.append((b"c", b"6"))
-    log.append((b"c", b"7"), (b"a", b"8"))
-    log.roll()
-    log.append((None, b"9"))
-    log.append((None, b"10"), (None, b"11"))
-    file = log.subscribe("billing")
-    for offset in (2, 4, 6):
-        file.commit(offset, 0)
-    log.log.close()
-    return log
 
 
 def contents(store):

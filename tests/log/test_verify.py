@@ -23,28 +23,9 @@ from penstock.stores.memory import MemoryStore
 from penstock.testing.clock import VirtualClock
 from penstock.testing.disk import SimulatedDisk
 from penstock.testing.worker import simulated_system
-from tests.log.small_log import KEYS, TOPIC, SmallLog, crash_states, flips, log_key, on_disk
+from tests.log.small_log import KEYS, TOPIC, SmallLog, crash_states, filled, flips, log_key, on_disk
 
 OFFSETS = offset_key("billing", TOPIC, 0)
-
-
-def filled(store=None, tier=None):
-    """Two sealed segments, of three and two entries, and an open one of two; one subscriber."""
-    log = SmallLog(store, tier)
-    log.append((b"a", b"0"), (b"b", b"1"))
-    log.append((b"a", b"2"))
-    log.append((None, b"3"), (None, b"4"), (None, b"5"))
-    log.roll()
-    log.append((b"c", b"6"))
-    log.append((b"c", b"7"), (b"a", b"8"))
-    log.roll()
-    log.append((None, b"9"))
-    log.append((None, b"10"), (None, b"11"))
-    file = log.subscribe("billing")
-    for offset in (2, 4, 6):
-        file.commit(offset, 0)
-    log.log.close()
-    return log
 
 
 def change(log, key, data):

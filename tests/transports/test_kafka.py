@@ -23,7 +23,6 @@ from penstock.errors import (
     UnknownTopic,
     Unreachable,
 )
-from penstock.hashing import fnv1a
 from penstock.testing import TransportConformance
 from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, values_of
 from penstock.transports import open_transport
@@ -47,12 +46,6 @@ SECRET = "correct-horse-battery"
 def server():
     with kafka_server() as running:
         yield running
-
-
-@pytest.fixture
-def topic(request):
-    name = request.node.name.partition("[")[0].removeprefix("test_")
-    return f"{name[:60]}-{fnv1a(request.node.nodeid.encode()):08x}"
 
 
 @pytest.fixture

@@ -53,11 +53,6 @@ def own_server():
         yield running
 
 
-@pytest.fixture
-def topic(request):
-    return f"t{abs(hash(request.node.nodeid)):x}"
-
-
 class TestNats(TransportConformance):
     @pytest.fixture
     def make_transport(self, server):

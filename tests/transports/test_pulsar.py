@@ -46,11 +46,6 @@ def server():
         yield running
 
 
-@pytest.fixture
-def topic(request):
-    return f"t{abs(hash(request.node.nodeid)):x}"
-
-
 class TestPulsar(TransportConformance):
     @pytest.fixture
     def make_transport(self, server):

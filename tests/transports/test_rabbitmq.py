@@ -51,11 +51,6 @@ def server():
         yield running
 
 
-@pytest.fixture
-def topic(request):
-    return f"t{abs(hash(request.node.nodeid)):x}"
-
-
 def far_url(proxy):
     return f"rabbitmq://{LOGIN}@{proxy.address}?reconnect_seconds_max=0.2"
 

@@ -38,11 +38,6 @@ def server():
 
 
 @pytest.fixture
-def topic(request):
-    return f"t{abs(hash(request.node.nodeid)):x}"
-
-
-@pytest.fixture
 def make(server):
     return partial(RabbitTransport, server.quorum_url, groups="billing")
 

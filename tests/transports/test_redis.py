@@ -27,7 +27,6 @@ from penstock.errors import (
     UnknownTopic,
     Unreachable,
 )
-from penstock.hashing import fnv1a
 from penstock.system import System
 from penstock.testing import TransportConformance
 from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, values_of
@@ -53,12 +52,6 @@ HOUR_MS = 3_600_000
 def server():
     with redis_server() as running:
         yield running
-
-
-@pytest.fixture
-def topic(request):
-    name = request.node.name.partition("[")[0].removeprefix("test_")
-    return f"{name[:60]}-{fnv1a(request.node.nodeid.encode()):08x}"
 
 
 class TestRedis(TransportConformance):
