@@ -116,6 +116,8 @@ def test_the_sdist_has_what_a_build_needs_and_nothing_that_was_built(built):
     assert {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE"} <= names
     assert {"src/penstock/__init__.py", "src/penstock/_speedups.pyx"} <= names
     assert not [name for name in names if name.endswith((".so", ".pyc", "_speedups.c"))]
+    # They need benchmarks, examples and scripts, which are not in it either.
+    assert not [name for name in names if name.startswith("tests")]
 
 
 # ------------------------------------------------------------------------------ the page of extras
