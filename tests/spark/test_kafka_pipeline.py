@@ -83,12 +83,10 @@ def test_rows_are_those_of_a_log_and_keys_go_where_the_transport_sends_them(
         read_topics(spark, server.url, "rows", groupId="me")
 
 
-def test_the_examples_of_its_page_run(
-    spark: Any, server: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_examples_of_its_page_run(spark: Any, server: KafkaServer, tmp_path: Path) -> None:
     publish(server.url, "orders-of-the-page", {b"1": order(1), b"2": bytes(2_000)})
-    monkeypatch.chdir(tmp_path)
     said = {
+        '"./': f'"{tmp_path}/',  # Java has a folder of its own to start from
         "kafka://127.0.0.1:9092": server.url,
         '"orders", startingOffsets': '"orders-of-the-page", startingOffsets',
         'spark_session("orders")': "the_session",
