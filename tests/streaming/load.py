@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from penstock.scaling import assign_sticky
+from penstock.scaling.assignment import assign_sticky
 from penstock.streaming import (
     Autoscaler,
     Measurement,

@@ -3,15 +3,7 @@
 What a program needs every day is in ``penstock`` itself; the rest of scaling is here.
 """
 
-from penstock.scaling.assignment import (
-    Assignment,
-    AssignmentStrategy,
-    assign,
-    assign_in_turn,
-    assign_ranges,
-    assign_sticky,
-    partitions_for,
-)
+from penstock.scaling.assignment import Assignment, AssignmentStrategy, assign
 from penstock.scaling.bus import ScalableMessageBus
 from penstock.scaling.cache import BoundedCache
 from penstock.scaling.cache_backing import ByteStore, CacheBacking
@@ -67,9 +59,5 @@ __all__ = [
     "WaitStrategy",
     "Yield",
     "assign",
-    "assign_in_turn",
-    "assign_ranges",
-    "assign_sticky",
-    "partitions_for",
     "route",
 ]
