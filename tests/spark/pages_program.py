@@ -17,8 +17,8 @@ from pyspark.errors import StreamingQueryException
 
 from penstock.spark import WarehouseTable, spark_session
 from penstock.spark.running import STARTS_MAX, TOO_SLOW
+from tests.snippets import ROOT, Block, blocks_of, run_blocks
 from tests.spark.spark_world import LogWorld
-from tests.test_docs import ROOT, Block, blocks_of, run_blocks
 
 RUN_HERE = "tests/spark/test_pages.py runs it"
 ORDERS = 20

@@ -13,9 +13,9 @@ import pytest
 from penstock.errors import NotSupported
 from penstock.spark.java import find_java
 from tests.java import quick_pythons
+from tests.snippets import blocks_of
 from tests.spark.conftest import QUICK
 from tests.spark.connect_port import connect_port
-from tests.test_docs import blocks_of
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "pipelines.md"

@@ -226,6 +226,14 @@ class TestCheckpoints:
         assert (path / "offsets" / "0").read_text().splitlines()[2:] == ['{"orders":{"0":9}}']
         assert not (path / "commits").exists()
 
+    def test_what_was_being_written_when_it_ended_is_removed(self, path, ledger) -> None:
+        ready_checkpoint(str(path), ledger)
+        (path / "offsets").mkdir()
+        for name in (".0.b12e.tmp", "..0.b12e.tmp.crc", ".0.crc"):
+            (path / "offsets" / name).touch()
+        assert ready_checkpoint(str(path), ledger) is Condition.SOUND
+        assert [one.name for one in (path / "offsets").iterdir()] == [".0.crc"]
+
     def test_one_in_other_storage_is_left_alone(self, ledger, tmp_path, monkeypatch) -> None:
         monkeypatch.chdir(tmp_path)
         assert ready_checkpoint("s3://bucket/checkpoint", ledger) is Condition.ELSEWHERE

@@ -198,6 +198,24 @@ def test_a_running_pipeline_changes_its_plan_and_loses_nothing(spark, log, shop:
     assert sorted(found) == sorted(f"o-{number}" for number in range(40))
 
 
+def test_a_query_that_ended_while_it_planned_its_first_micro_batch_begins_again(
+    spark, log, shop: Pipeline
+) -> None:
+    orders = shop.source(OrderPlaced)
+
+    @shop.table("orders")
+    def all_orders() -> DataFrame:
+        return orders.frame().drop("_record")
+
+    log.publish("orders", [order(1)])
+    offsets = Path(shop.folder) / "checkpoints" / "all-orders" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets.parent / "metadata").write_text('{"id": "dc207de9-b1bc-4f95-8135-aad64538eb53"}')
+    (offsets / ".0.b12e4b05-a97d-4a1c-a927-ee3c98451dd7.tmp").write_text("v1")
+    shop.run(spark)
+    assert WarehouseTable(f"{shop.folder}/orders").count() == 1
+
+
 def test_a_query_that_fails_is_named_and_the_others_go_on(spark, log, shop: Pipeline) -> None:
     orders = shop.source(OrderPlaced)
 

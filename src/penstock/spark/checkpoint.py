@@ -24,6 +24,8 @@ _log = logging.getLogger("penstock.spark")
 READ_MAX = 16 * 1024 * 1024
 NONE_DONE = -1
 """The number before that of the first micro-batch."""
+UNFINISHED = (".tmp", ".tmp.crc")
+"""How Spark names what it is writing, behind a dot, and the checksum of that."""
 Committed = Callable[[str], int | None]
 
 
@@ -68,6 +70,7 @@ def ready_checkpoint(
     if found is Condition.SOUND and _is_behind(path, progress, plans, system.files):
         found = Condition.BEHIND
     if found is Condition.SOUND:
+        _drop_unfinished(path, system.files)
         return found
     if progress is None:
         progress = Progress(query_id=_new_id(system), batch_id=NONE_DONE, ends=())
@@ -225,6 +228,15 @@ def _new_id(system: System) -> str:
 def _set_aside(path: str, system: System) -> None:
     """Nothing is deleted: somebody may want to look at it."""
     system.files.rename(path, f"{path}.damaged-{system.clock.time_ms()}")
+
+
+def _drop_unfinished(path: str, files: Files) -> None:
+    """Remove what a query was writing when it ended: Spark begins no first micro-batch beside it."""
+    for folder in (f"{path}/offsets", f"{path}/commits"):
+        names = files.list_directory(folder) if files.exists(folder) else []
+        for name, _ in names:
+            if name.startswith(".") and name.endswith(UNFINISHED):
+                files.unlink(f"{folder}/{name}")
 
 
 def _newest(folder: str, files: Files) -> str | None:
