@@ -77,7 +77,10 @@ class Books(KillRig):
         for key in {key for key, _ in self.payments}:
             mine = [amount for other, amount in self.payments if other == key]
             echo = [amount for other, amount in copies if other == key]
-            assert echo == mine, f"{key!r}: lost, doubled or out of order"
+            lost, more = Counter(mine) - Counter(echo), Counter(echo) - Counter(mine)
+            assert echo == mine, (
+                f"{key!r}: lost, doubled or out of order: lost {lost}, doubled {more}; {echo} of {mine}"
+            )
             parts = [one for other, one in figures if other == key]
             assert Figures.together(parts) == Figures.of(mine), f"{key!r}: lost or doubled"
         report = await asyncio.to_thread(verify, self.path)

@@ -539,10 +539,22 @@ async def test_what_a_dead_member_left_is_finished_before_offsets_are_read(store
             write(left.pop())
 
     coordinator = GroupCoordinator(store, "billing", recover=recover)
-    await coordinator.recovered()
-    await coordinator.recovered()
+    await coordinator.recovered([])
+    await coordinator.recovered([])
     assert await coordinator.committed([("orders", 0)]) == {("orders", 0): 7}
-    await GroupCoordinator(store, "billing").recovered()
+    await GroupCoordinator(store, "billing").recovered([])
+
+
+async def test_what_was_decided_is_waited_for_without_the_lock(store):
+    seen = []
+
+    def settle(partitions):
+        with store.lock(group_lock_key("billing"), 0):
+            seen.append(partitions)
+
+    coordinator = GroupCoordinator(store, "billing", settle=settle)
+    await coordinator.recovered([TopicPartition("orders", 3)])
+    assert seen == [{("orders", 3)}]
 
 
 async def test_a_member_may_have_a_name_and_a_guard(coordinator):

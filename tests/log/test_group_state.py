@@ -1,5 +1,7 @@
 """A group as a value: who is assigned what, who owns what, and when the generation grows."""
 
+from typing import Any
+
 import pytest
 
 from penstock.errors import Fenced, InvalidName, InvalidOption, LimitReached
@@ -45,7 +47,7 @@ def owned(state: GroupState) -> dict[str, set[tuple[str, int]]]:
     return {name: set(state.owned_by(name)) for name in state.members}
 
 
-def all_of(topic: str, *numbers: int) -> set[tuple[str, int]]:
+def all_of(topic: str, *numbers: int) -> Any:
     return {(topic, number) for number in numbers}
 
 

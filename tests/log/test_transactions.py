@@ -319,6 +319,32 @@ def test_a_group_gives_up_when_a_live_process_does_not_finish(process, lease, di
     care_of(process).settle_group(GROUP, timeout=0)
 
 
+def test_who_goes_on_in_a_partition_waits_for_the_entries_of_a_pending_transaction(
+    process, lease, disk
+):
+    """The offsets have moved; what was made of the records before them is to come before what follows."""
+    leave_pending(process, lease)
+    care = care_of(Process(disk, 3))
+    care.settle_group(GROUP)
+    care.settle_entries("another", [SOURCE])
+    care.settle_entries(GROUP, [("orders", 1), ("invoices", 0)])
+    assert read_state(process.store).values == State().values
+    care.settle_entries(GROUP, [("orders", 1), SOURCE])
+    assert read_state(process.store) == State().after(0)
+
+
+def test_who_goes_on_gives_up_when_a_live_process_does_not_finish(process, lease, disk):
+    leave_pending(process, lease)
+    other = Process(disk, 3)
+    with (
+        ProducerFile(other.store, NAME).locked(0),
+        pytest.raises(DeadlineExceeded),
+    ):
+        care_of(process).settle_entries(GROUP, [SOURCE], timeout=0)
+    care_of(process).settle_entries(GROUP, [SOURCE], timeout=0)
+    assert read_state(process.store) == State().after(0)
+
+
 def test_offsets_do_not_move_again_after_a_seek(process, lease):
     process.commit(lease, 0)
     file = OffsetFile(process.store, GROUP, *SOURCE)

@@ -414,3 +414,17 @@ async def test_what_was_read_can_be_committed_before_the_loop_has_heard_of_it(
         await consumer.commit(batch)
         with pytest.raises(OffsetOutOfRange, match=f"use 0 to {batch.next_offset}"):
             await consumer.commit({batch.partition: batch.next_offset + 1})
+
+
+async def test_who_takes_partitions_over_waits_for_what_was_decided_there(transport, monkeypatch):
+    waited: list[Any] = []
+    settle = transport.queue.settle_entries
+
+    def noted(group, partitions):
+        waited.append((group, sorted(partitions)))
+        settle(group, partitions)
+
+    monkeypatch.setattr(transport.queue, "settle_entries", noted)
+    async with transport.subscribe("orders", "billing") as consumer:
+        await until(has(consumer, 0, 1, 2, 3))
+    assert waited == [("billing", [("orders", number) for number in range(4)])]

@@ -337,7 +337,7 @@ class Refusals:
     """Refuses some members their places."""
 
     def __init__(self, monkeypatch, code):
-        self.members = set()
+        self.members: set[KafkaMember] = set()
         self.told = 0
         starts = KafkaMember._starts
 
@@ -375,7 +375,7 @@ async def test_a_partition_that_goes_before_its_place_is_known_is_read_when_it_i
         await second.next_batch(WAIT_SECONDS)
     refusals.members.clear()
     await joining
-    got = set()
+    got: set[bytes | None] = set()
     async with asyncio.timeout(WAIT_SECONDS):
         while len(got) < 10:
             got |= set(values_of((await first.next_batch()).records))
@@ -422,7 +422,7 @@ async def test_what_was_held_when_it_went_is_read_when_it_is_back(
                 await asyncio.sleep(0.01)
         async with transport.subscribe(topic, "billing", **options) as other:
             await other.next_batch(WAIT_SECONDS)
-        got = set()
+        got: set[bytes | None] = set()
         async with asyncio.timeout(WAIT_SECONDS):
             while len(got) < 400:
                 got |= set(values_of((await slow.next_batch()).records))
@@ -439,7 +439,7 @@ async def test_what_was_paused_when_it_went_and_resumed_meanwhile_is_read(
         async with transport.subscribe(topic, "billing", **options) as other:
             await other.next_batch(WAIT_SECONDS)
             await first.resume(0, 1)
-        got = set()
+        got: set[bytes | None] = set()
         async with asyncio.timeout(WAIT_SECONDS):
             while len(got) < 10:
                 got |= set(values_of((await first.next_batch()).records))

@@ -44,6 +44,7 @@ from penstock.log.group_state import (
     GroupMember,
     GroupState,
     Offsets,
+    Partitions,
     TopicPartition,
     checked_topics,
     fence,
@@ -75,7 +76,8 @@ class GroupCoordinator:
     change may have happened or may still happen.
 
     ``recover`` is called under the group's lock before a member reads where to go on: it finishes
-    what a member that died had decided and not written yet. ``on_change`` is called, on any
+    what a member that died had decided and not written yet. ``settle`` is called after it, without the lock, with
+    the partitions: it returns when what was decided there is wholly done. ``on_change`` is called, on any
     thread, when this coordinator has moved partitions. ``helpers`` write the offsets of several
     partitions side by side.
     """
@@ -90,6 +92,7 @@ class GroupCoordinator:
         timeout: float = TIMEOUT_SECONDS,
         offsets: PersistentBackingStore | None = None,
         recover: Callable[[Write], None] | None = None,
+        settle: Callable[[Partitions], None] | None = None,
         on_change: Callable[[], None] | None = None,
         helpers: OneByOne | None = None,
     ) -> None:
@@ -100,6 +103,7 @@ class GroupCoordinator:
         self._lease_ms = checked_lease_ms(lease_seconds)
         self._timeout = timeout
         self._recover = recover
+        self._settle = settle
         self._helpers = helpers or OneByOne()
         self._file = GroupFile(store, group, self.system.clock, timeout, on_change)
         self._offset_files: dict[TopicPartition, OffsetFile] = {}
@@ -172,10 +176,13 @@ class GroupCoordinator:
             yield
             self._write(offsets)
 
-    async def recovered(self) -> None:
+    async def recovered(self, partitions: Iterable[TopicPartition]) -> None:
         """Return when nothing is left of those who died on the way; then offsets may be read."""
+        what = "finish what a member left behind"
         if self._recover is not None:
-            await self.off_loop(self._run_recovery, "finish what a member left behind")
+            await self.off_loop(self._run_recovery, what)
+        if self._settle is not None:
+            await self.off_loop(partial(self._settle, frozenset(partitions)), what)
 
     def _run_recovery(self) -> None:
         assert self._recover is not None

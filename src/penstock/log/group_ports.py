@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
@@ -65,5 +65,5 @@ class Coordinator(Protocol):
     ) -> AbstractContextManager[None]:
         """Hold the group while the owner of these partitions writes something of its own."""
 
-    async def recovered(self) -> None:
-        """Return when nothing is left of those who died on the way."""
+    async def recovered(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return when nothing is left of those who died on the way, for who goes on in these partitions."""

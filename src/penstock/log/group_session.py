@@ -132,9 +132,9 @@ class GroupSession:
             await member.look()
         return await member.commit(offsets, write=write, backwards=backwards)
 
-    async def recovered(self) -> None:
+    async def recovered(self, partitions: Partitions) -> None:
         """Return when what is committed is all that was decided; before offsets are read."""
-        await self._coordinator.recovered()
+        await self._coordinator.recovered(partitions)
 
     def renew(self) -> None:
         """Renew the lease soon, before it is due: it seems to be over."""

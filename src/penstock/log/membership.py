@@ -50,7 +50,9 @@ class Membership:
             numbers = range(self.topic.state.partitions_all)
             self.places = [self._place(number) for number in numbers]
             # What a transaction decided before counts as committed, also if its process died.
-            self.topic.around.care.settle_group(self._name)
+            care = self.topic.around.care
+            care.settle_group(self._name)
+            care.settle_entries(self._name, [(self.topic.name, number) for number in numbers])
             self._find_places()
         except BaseException:
             claim.__exit__(None, None, None)

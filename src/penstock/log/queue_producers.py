@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 
 from penstock.errors import UsageError
 from penstock.log.engine import Engine
@@ -50,3 +51,11 @@ class QueueProducers(ABC):
         Consumers of the embedded transport do it before they read where to go on.
         """
         self._engine.around.care.settle_group(group)
+
+    def settle_entries(self, group: str, partitions: Iterable[tuple[str, int]]) -> None:
+        """Return when transactions that moved these offsets are wholly in their topics. Blocking.
+
+        Consumers of the embedded transport do it before they read on, so that what they make of later
+        records comes later.
+        """
+        self._engine.around.care.settle_entries(group, partitions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from penstock.errors import DeadlineExceeded, KeyNotFound, PenstockError
 from penstock.log.deadlines import LOCK_TIMEOUT_SECONDS
@@ -62,6 +62,29 @@ class TransactionCare:
                     if clock.monotonic() >= deadline:
                         raise
 
+    def settle_entries(
+        self,
+        group: str,
+        partitions: Iterable[tuple[str, int]],
+        timeout: float = LOCK_TIMEOUT_SECONDS,
+    ) -> None:
+        """Return when what was made of the records before the group's offsets is in its topics, all of it.
+
+        For whoever goes on in these partitions: offsets move before the entries are appended, and what it makes of
+        later records must not come before them. Call it without the group's lock: whoever is stopped while it
+        appends is waited for, until the timeout.
+        """
+        wanted = frozenset(partitions)
+        clock = self._system.clock
+        deadline = clock.monotonic() + timeout
+        for name in producer_names(self._store):
+            while self._moves(name, group) & wanted:
+                try:
+                    self._transactions.finish(name, timeout=LOOK_AGAIN_SECONDS)
+                except DeadlineExceeded:
+                    if clock.monotonic() >= deadline:
+                        raise
+
     def partitions_in_use(self) -> set[tuple[str, int]]:
         """Those whose entries may still be looked for: nothing of them may be removed or rewritten.
 
@@ -106,6 +129,12 @@ class TransactionCare:
 
     def _pending(self, name: str) -> Decision | None:
         return DecisionFiles(self._store, ProducerFile(self._store, name)).look().pending
+
+    def _moves(self, name: str, group: str) -> set[tuple[str, int]]:
+        """The partitions whose offsets the transaction moves that is not finished."""
+        pending = self._pending(name)
+        moves = () if pending is None else pending.moves
+        return {(one.topic, one.partition) for one in moves if one.group == group}
 
     def _is_behind(self, name: str, group: str) -> bool:
         pending = self._pending(name)

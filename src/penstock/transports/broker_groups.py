@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from penstock.log.group_coordinator import checked_lease_ms, join_group
 from penstock.log.group_member import Member
 from penstock.log.group_ports import Coordinator
+from penstock.log.group_state import TopicPartition
 from penstock.scaling.assignment import AssignmentStrategy
 from penstock.system import Clock, System, Timer
 
@@ -75,5 +76,5 @@ class BrokerGroup(Coordinator):
         """Become a member; see ``GroupCoordinator.join``."""
         return await join_group(self, self._lease_ms, topics, strategy, name, guard)
 
-    async def recovered(self) -> None:
+    async def recovered(self, partitions: Iterable[TopicPartition]) -> None:
         """Nobody leaves anything behind: a commit is one call of the broker."""

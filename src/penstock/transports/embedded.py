@@ -188,6 +188,7 @@ class EmbeddedTransport(Transport):
             lease_seconds=lease_seconds,
             offsets=self.queue.offsets,
             recover=lambda _: self.queue.settle_group(group),
+            settle=partial(self.queue.settle_entries, group),
             on_change=lambda: bells.ring(group),
             helpers=self._helpers,
         )

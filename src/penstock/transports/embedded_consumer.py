@@ -275,7 +275,9 @@ class EmbeddedConsumer(Consumer):
         self._deliver()
         gained = assigned - self._owned.keys()
         if gained:
-            await self._session.recovered()
+            await self._session.recovered(
+                frozenset(TopicPartition(self.topic, number) for number in gained)
+            )
             await self._subscription.start(gained)
             delivered = self._subscription.delivered()
             for number in gained:
