@@ -56,7 +56,7 @@ class Owner:
     def __init__(self, *, before: Exception | None = None, after: Exception | None = None) -> None:
         self._before, self._after = before, after
 
-    async def commit_with(self, offsets: object, write: Any) -> None:
+    async def commit_with(self, offsets: object, write: Any, held: object) -> None:
         if self._before is not None:
             raise self._before
         write()
@@ -67,16 +67,16 @@ class Owner:
 async def test_a_decision_stands_when_its_offsets_did_not_move():
     begun = Counting()
     owner: Any = Owner(after=RuntimeError("the offsets"))
-    assert await _Deciding(lambda: begun).done_by(owner, {}) == (begun, False)
+    assert await _Deciding(lambda: begun).done_by(owner, {}, {}) == (begun, False)
     owner = Owner()
-    assert await _Deciding(lambda: begun).done_by(owner, {}) == (begun, True)
+    assert await _Deciding(lambda: begun).done_by(owner, {}, {}) == (begun, True)
     assert begun.finished == 0
 
 
 async def test_what_keeps_it_from_being_decided_is_raised():
     owner: Any = Owner(before=RuntimeError("refused"))
     with pytest.raises(RuntimeError, match="refused"):
-        await _Deciding(Counting).done_by(owner, {})
+        await _Deciding(Counting).done_by(owner, {}, {})
 
 
 def test_a_decision_that_nobody_waits_for_is_finished_by_who_made_it():

@@ -199,6 +199,7 @@ async def world(store):
     world = World(store)
     async with world.first, world.second:
         await world.first.create_topic("orders", partitions=1)
+        await world.first.create_topic("copies", partitions=1)
         await world.first.produce("orders", numbered(10))
         yield world
 
@@ -240,6 +241,39 @@ async def test_a_member_that_is_away_loses_its_partitions_and_is_fenced(world):
         await zombie.commit(batch)
     assert refused.value.reason == "partition"
     await zombie.close()
+
+
+@pytest.mark.parametrize("said", ["before", "after"])
+async def test_a_transaction_with_what_was_delivered_before_is_fenced_when_the_partition_is_back(
+    world, said
+):
+    """Of a process that was stopped: others have done that meanwhile, and are gone."""
+    zombie = world.first.subscribe("orders", "billing")
+    await zombie.open()
+    batch = await zombie.next_batch(records_max=6)
+    producer = world.first.queue.producer("zombie")
+    transaction = producer.transaction()
+    await transaction.publish("copies", b"a copy")
+    if said == "before":
+        transaction.commit_offsets(zombie, batch)
+    deafen(zombie)
+    async with world.second.subscribe("orders", "billing") as other:
+        await advanced(world.clocks[1], 1, lambda: other.assignment().partitions == {0})
+        await other.commit(await other.next_batch(records_max=6))
+        with pytest.raises(Fenced):
+            await zombie.commit(batch)
+    await advanced(world.clocks[0], 0.01, lambda: zombie.assignment().partitions == {0})
+    if said == "after":
+        with pytest.raises(Fenced):
+            transaction.commit_offsets(zombie, batch)
+        await transaction.abort()
+    else:
+        with pytest.raises(Fenced) as refused:
+            await transaction.commit()
+        assert refused.value.reason == "partition"
+    assert [one async for one in world.first.queue.replay("copies")] == []
+    await zombie.close()
+    await producer.close()
 
 
 async def test_nothing_is_delivered_after_the_lease(world):

@@ -579,6 +579,15 @@ async def test_offsets_of_a_member_that_lost_its_partition_abort_the_transaction
                     await transaction.publish(target, b"never")
                     transaction.commit_offsets(zombie, batch)
             assert refused.value.reason == "partition"
+            # It is back, and the transaction is of the time before.
+            zombie._gain({0: 0})
+            with pytest.raises(Fenced) as refused:  # noqa: PT012
+                async with producer.transaction() as transaction:
+                    await transaction.publish(target, b"never")
+                    transaction.commit_offsets(zombie, {0: 3})
+                    zombie._gone([0])
+                    zombie._gain({0: 3})
+            assert refused.value.reason == "partition"
         async with producer.transaction() as transaction:
             await transaction.publish(target, b"seen")
     async with reading(transport, target) as reader:

@@ -35,7 +35,11 @@ class GroupConsumer(Protocol):
 
     def positions(self) -> dict[int, int]: ...
 
-    async def commit_with(self, done: Mapping[int, int], write: Callable[[], object]) -> None: ...
+    def held(self, done: Done) -> Mapping[int, object]: ...
+
+    async def commit_with(
+        self, done: Mapping[int, int], write: Callable[[], object], held: Mapping[int, object]
+    ) -> None: ...
 
 
 OffsetOwner = GroupConsumer | Subscription
@@ -61,6 +65,8 @@ class Transaction:
         self._staged: list[StagedRecords] = []
         self._owner: OffsetOwner | None = None
         self._offsets: dict[int, int] = {}
+        self._held: dict[int, object] = {}
+        """As whose the partitions were had when their records were consumed: that must not end before the commit."""
         self._closed = False
         self.outcome: Outcome | None = None
         """What came of it; None before the commit and after an abort."""
@@ -121,12 +127,14 @@ class Transaction:
         """Let the offsets of a consumer move with the transaction; of one consumer only.
 
         If it lost a partition when the transaction is committed, that raises Fenced, and nothing
-        happens.
+        happens; also when it has got it back since.
         """
         self._check()
         if self._owner is not None and self._owner is not owner:
             raise UsageError("a transaction has the offsets of one consumer: use one for each")
         self._owner = owner
+        if not isinstance(owner, Subscription):
+            self._held = {**owner.held(done), **self._held}
         for partition, offset in _offsets(owner, done).items():
             self._offsets[partition] = max(offset, self._offsets.get(partition, offset))
 
@@ -198,7 +206,7 @@ class Transaction:
         if isinstance(owner, Subscription):
             return await owner.while_held(lambda: self._finish(begin()))
         deciding = _Deciding(begin)
-        begun, moved = await deciding.done_by(owner, self._offsets)
+        begun, moved = await deciding.done_by(owner, self._offsets, self._held)
         return await asyncio.to_thread(self._finish, begun, moved=moved)
 
     def _finish(self, begun: Commit, *, moved: bool = False) -> Outcome:
@@ -239,11 +247,11 @@ class _Deciding:
         self._is_taken = False
 
     async def done_by(
-        self, owner: GroupConsumer, offsets: Mapping[int, int]
+        self, owner: GroupConsumer, offsets: Mapping[int, int], held: Mapping[int, object]
     ) -> tuple[Commit, bool]:
         """What was decided while the group was held for the owner; whether that moved the offsets."""
         try:
-            await owner.commit_with(offsets, self.write)
+            await owner.commit_with(offsets, self.write, held)
         except BaseException:
             begun = self.take()
             if begun is None:

@@ -47,6 +47,9 @@ class Source(Protocol):
     def fail(self, error: Exception | None) -> None: ...
 
 
+NOTHING_HELD: Mapping[int, object] = {}
+
+
 @dataclass(slots=True)
 class _Owned:
     """A partition that the group has given to this member."""
@@ -227,17 +230,31 @@ class EmbeddedConsumer(Consumer):
         self,
         done: StreamBatch | Mapping[int, int] | None = None,
         write: Callable[[], object] | None = None,
+        held: Mapping[int, object] = NOTHING_HELD,
     ) -> None:
         """Commit, and call ``write`` before it, in a thread, while nobody else can own anything.
 
         ``write`` is blocking and makes durable what belongs to the commit. It is called once it is
-        certain that the partitions are this member's; when it raises, nothing is committed.
+        certain that the partitions are this member's, and were since :meth:`held` said so; when it raises,
+        nothing is committed.
         """
         self._check_usable()
         wanted = self._wanted(done)
+        for number, holding in held.items():
+            if self._owned.get(number) is not holding:
+                raise self._fenced(number, "was another member's in between")
         if wanted or write is not None:
             stands = await self._session.commit(self._keyed(wanted), write=write)
             self._note({number: stands[TopicPartition(self.topic, number)] for number in wanted})
+
+    def held(self, done: StreamBatch | Mapping[int, int] | None = None) -> dict[int, object]:
+        """What is to be the same when these partitions are committed; Fenced for a batch from before."""
+        if isinstance(done, StreamBatch):
+            self._check_batch(done)
+            done = {done.partition: done.next_offset}
+        return {
+            number: self._owned.get(number) for number in (self._reading if done is None else done)
+        }
 
     def _wanted(self, done: StreamBatch | Mapping[int, int] | None) -> dict[int, int]:
         if done is None:

@@ -368,9 +368,7 @@ class KafkaConsumer(Consumer):
     async def _write(self, moves: Mapping[int, int], mine: Mapping[int, Owned]) -> None:
         until = self._loop.time() + COMMIT_SECONDS
         while True:
-            for number in moves:
-                if self._owned.get(number) is not mine[number]:
-                    raise self._owned.fenced(number, "is another member's, or was in between")
+            self._owned.check_held({number: mine[number] for number in moves})
             try:
                 await self.job(self._member.commit, moves)
                 return

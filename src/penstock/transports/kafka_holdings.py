@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from penstock.errors import Fenced, OffsetOutOfRange, UnknownPartition, UsageError
@@ -160,6 +160,16 @@ class Holdings(dict[int, Owned]):
             offset=offset,
             end=end,
         )
+
+    def held(self, partitions: Iterable[int]) -> dict[int, Owned]:
+        """As what it has these partitions now, for :meth:`check_held`."""
+        return {number: self[number] for number in partitions}
+
+    def check_held(self, held: Mapping[int, Owned]) -> None:
+        """Fenced for partitions that went to another member since, also when they are back."""
+        for number, owned in held.items():
+            if self.get(number) is not owned:
+                raise self.fenced(number, "is another member's, or was in between")
 
     def fenced(self, partition: int, why: str) -> Fenced:
         """The error of a commit of what is not this member's."""

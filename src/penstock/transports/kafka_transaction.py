@@ -22,6 +22,7 @@ from penstock.errors import (
 )
 from penstock.system import System
 from penstock.transports.kafka_consumer import KafkaConsumer
+from penstock.transports.kafka_holdings import Owned
 from penstock.transports.kafka_member import GONE
 from penstock.transports.kafka_producer import ROOM_SECONDS, Batch, Columns, Routing, send
 from penstock.transports.kafka_settings import KafkaSettings
@@ -176,6 +177,7 @@ class KafkaTransaction:
         self._producer = producer
         self._batches: list[Batch] = []
         self._offsets: dict[KafkaConsumer, dict[int, int]] = {}
+        self._held: dict[KafkaConsumer, dict[int, Owned]] = {}
         self.is_over = False
         """It was committed, or it is not known whether it was."""
 
@@ -220,13 +222,15 @@ class KafkaTransaction:
         self, consumer: KafkaConsumer, done: StreamBatch | Mapping[int, int] | None = None
     ) -> None:
         """Let the transaction commit what a consumer has done; Fenced for what is not its own."""
-        self._offsets.setdefault(consumer, {}).update(consumer.wanted(done))
+        wanted = consumer.wanted(done)
+        self._offsets.setdefault(consumer, {}).update(wanted)
+        self._held.setdefault(consumer, {}).update(consumer._owned.held(wanted))
 
     async def _commit(self) -> None:
         producer = self._producer
         client = producer._usable()
         for consumer, offsets in self._offsets.items():
-            consumer.wanted(offsets)  # Fenced when they went to another member meanwhile
+            consumer._owned.check_held(self._held[consumer])
             places = consumer._member.places(offsets)
             await producer.call(
                 "commit offsets",

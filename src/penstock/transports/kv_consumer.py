@@ -12,7 +12,7 @@ from penstock.log.group_session import GroupSession
 from penstock.log.names import check_name
 from penstock.transports.assignment import OnRevoke
 from penstock.transports.base import RELEASE_SECONDS
-from penstock.transports.embedded_consumer import EmbeddedConsumer
+from penstock.transports.embedded_consumer import NOTHING_HELD, EmbeddedConsumer
 from penstock.transports.kv_groups import KvCoordinator
 from penstock.transports.reading import BufferedReading
 from penstock.transports.records import StreamBatch
@@ -70,6 +70,7 @@ class KvConsumer(EmbeddedConsumer):
         self,
         done: StreamBatch | Mapping[int, int] | None = None,
         write: Callable[[], object] | None = None,
+        held: Mapping[int, object] = NOTHING_HELD,
     ) -> None:
         """Commit; ``write`` is not supported on a broker."""
         self._check_usable()
@@ -77,7 +78,7 @@ class KvConsumer(EmbeddedConsumer):
             await self._source.see_ends({done.partition: done.next_offset})
         elif done is not None:
             await self._source.see_ends(done)
-        await super().commit_with(done, write)
+        await super().commit_with(done, write, held)
 
     async def take(self) -> None:
         """Read what the member has now."""
