@@ -251,10 +251,8 @@ class EmbeddedConsumer(Consumer):
         """What is to be the same when these partitions are committed; Fenced for a batch from before."""
         if isinstance(done, StreamBatch):
             self._check_batch(done)
-            done = {done.partition: done.next_offset}
-        return {
-            number: self._owned.get(number) for number in (self._reading if done is None else done)
-        }
+            return {done.partition: self._owned.get(done.partition)}
+        return {one: self._owned.get(one) for one in (self._reading if done is None else done)}
 
     def _wanted(self, done: StreamBatch | Mapping[int, int] | None) -> dict[int, int]:
         if done is None:
