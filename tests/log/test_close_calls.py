@@ -125,11 +125,13 @@ def test_what_producers_did_is_counted():
 
 @pytest.mark.parametrize("offset", [0, 3])
 def test_the_furthest_offset_of_a_transaction_counts(offset):
-    owner: Any = part(topic=TOPIC)
-    made = part(_check=lambda: None, _owner=None, _offsets={})
+    holdings = iter(range(4))
+    owner: Any = part(topic=TOPIC, held=lambda done: dict.fromkeys(done, next(holdings)))
+    made = part(_check=lambda: None, _owner=None, _offsets={}, _held={})
     for one in (offset, offset + 2, offset + 1):
         Transaction.commit_offsets(made, owner, {0: one})
     assert made._offsets == {0: offset + 2}
+    assert made._held == {0: 0}, "the first one counts"
     Transaction.commit_offsets(made, owner, {1: offset})
     assert made._offsets[1] == offset
 
