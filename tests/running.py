@@ -17,9 +17,21 @@ def run_python(
     environment: dict[str, str] | None = None,
     seconds: float = 470,
 ) -> subprocess.CompletedProcess[str]:
+    """Run this Python; see :func:`run_program`."""
+    return run_program(
+        sys.executable, *arguments, folder=folder, environment=environment, seconds=seconds
+    )
+
+
+def run_program(
+    *command: str | Path,
+    folder: Path,
+    environment: dict[str, str] | None = None,
+    seconds: float = 470,
+) -> subprocess.CompletedProcess[str]:
     """What became of it; errors are among what it printed."""
     return subprocess.run(
-        [sys.executable, *map(str, arguments)],
+        list(map(str, command)),
         cwd=folder,
         env=os.environ | (environment or {}),
         stdin=subprocess.DEVNULL,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penstock import WalMessageQueue
-from penstock.errors import Closed, LimitReached
+from penstock.errors import Closed, LimitReached, TransactionPending
 from penstock.log import transaction_decision, transaction_roll
 from penstock.log.codec import Codec
 from penstock.log.frame import draft
@@ -15,6 +15,7 @@ from penstock.log.transaction import _Deciding
 from penstock.log.transaction_commit import Commit, GroupOffsets, Outcome
 from penstock.log.transaction_decision import OffsetMove
 from penstock.log.transaction_reroute import _columns
+from penstock.log.transaction_roll import Roller
 from penstock.log.transaction_staging import note
 from penstock.testing.disk import SimulatedDisk
 from tests.log.transaction_world import (
@@ -166,3 +167,25 @@ def test_moves_that_happened_are_not_made_again(process):
     process.commit(process.transactions.open(NAME), 0)
     process.transactions._roller.move([OffsetMove(GROUP, *SOURCE, -1, 1)])
     assert read_state(process.store).offset == 1
+
+
+async def test_a_subscriber_goes_on_when_what_was_made_before_is_in_its_topic(
+    tmp_path, monkeypatch
+):
+    """Its offset had moved when the disk failed; what it makes now is to come behind what it made then."""
+    async with WalMessageQueue(tmp_path / "log") as queue:
+        await queue.publish_many("orders", [b"first", b"second"])
+        await queue.create_topic("copies")
+        with monkeypatch.context() as broken:
+            broken.setattr(Roller, "append", lambda *_, **__: 1 / 0)
+            async with queue.subscribe("orders", "copying") as orders:
+                await anext(orders)
+                transaction = queue.producer(NAME).transaction()
+                await transaction.publish("copies", b"first")
+                transaction.commit_offsets(orders, {0: 1})
+                with pytest.raises(TransactionPending):
+                    await transaction.commit()
+        assert queue.durable_offset("copies") == 0
+        async with queue.subscribe("orders", "copying") as orders:
+            assert (await anext(orders)).value == b"second"
+            assert [one.value async for one in queue.replay("copies")] == [b"first"]

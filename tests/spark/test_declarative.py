@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 from penstock.errors import NotSupported
 from penstock.spark.java import find_java
 from tests.java import quick_pythons
+from tests.running import run_program
 from tests.snippets import blocks_of
 from tests.spark.conftest import QUICK
 from tests.spark.connect_port import connect_port
@@ -50,22 +49,18 @@ def run(folder: Path) -> None:
     arguments = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     program = Path(sys.executable).with_name("spark-pipelines")
     with connect_port():
-        finished = subprocess.run(
-            [str(program), "run", *arguments],
-            cwd=folder,
-            env={
-                **os.environ,
+        finished = run_program(
+            program,
+            "run",
+            *arguments,
+            folder=folder,
+            environment={
                 "JAVA_HOME": find_java().home,
                 "JDK_JAVA_OPTIONS": QUICK,
-                **quick_pythons(),
                 "SPARK_LOCAL_IP": "127.0.0.1",
+                **quick_pythons(),
             },
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=RUN_SECONDS,
-            check=False,
+            seconds=RUN_SECONDS,
         )
     assert finished.returncode == 0, finished.stdout[-6000:]
 

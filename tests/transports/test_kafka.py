@@ -587,6 +587,7 @@ async def test_offsets_of_a_member_that_lost_its_partition_abort_the_transaction
                     transaction.commit_offsets(zombie, {0: 3})
                     zombie._gone([0])
                     zombie._gain({0: 3})
+                    transaction.commit_offsets(zombie, {0: 3})
             assert refused.value.reason == "partition"
         async with producer.transaction() as transaction:
             await transaction.publish(target, b"seen")

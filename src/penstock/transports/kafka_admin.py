@@ -32,8 +32,8 @@ from penstock.errors import (
 )
 from penstock.log.lag import PartitionLag
 from penstock.system import System
+from penstock.transports.client_thread import CallThread, heard
 from penstock.transports.kafka_settings import FORGOTTEN, KafkaSettings, is_committed
-from penstock.transports.kafka_thread import CallThread, heard
 
 LOOKUP_GROUP = "penstock-lookup"
 """The client wants a name; nothing is ever committed under it."""

@@ -19,11 +19,11 @@ from penstock.errors import Closed, DeadlineExceeded, Fenced, PenstockError, Usa
 from penstock.system import System
 from penstock.transports.assignment import MemberAssignment, OnRevoke
 from penstock.transports.base import BATCH_RECORDS_MAX, Consumer
+from penstock.transports.client_thread import CallThread, heard, settle_by, tell_loop
 from penstock.transports.kafka_admin import KafkaAdmin
 from penstock.transports.kafka_holdings import Holdings, Owned
 from penstock.transports.kafka_member import AGAIN, GONE, Fetched, KafkaMember
 from penstock.transports.kafka_settings import KafkaSettings
-from penstock.transports.kafka_thread import CallThread, heard, settle_by, tell_loop
 from penstock.transports.records import StartPosition, StreamBatch
 
 BUFFER_RECORDS_MAX = 20_000

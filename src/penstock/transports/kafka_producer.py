@@ -17,9 +17,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from penstock.errors import Closed, DeadlineExceeded, InvalidOption, PenstockError, UnknownTopic
 from penstock.log.routing import partitions_of
 from penstock.system import System
+from penstock.transports.client_thread import CallThread, tell_loop
 from penstock.transports.kafka_admin import KafkaAdmin
 from penstock.transports.kafka_settings import LOGGER, KafkaSettings
-from penstock.transports.kafka_thread import CallThread, tell_loop
 from penstock.transports.options import check_columns
 from penstock.transports.records import Produced
 

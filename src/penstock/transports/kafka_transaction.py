@@ -21,12 +21,12 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.system import System
+from penstock.transports.client_thread import CallThread
 from penstock.transports.kafka_consumer import KafkaConsumer
 from penstock.transports.kafka_holdings import Owned
 from penstock.transports.kafka_member import GONE
 from penstock.transports.kafka_producer import ROOM_SECONDS, Batch, Columns, Routing, send
 from penstock.transports.kafka_settings import KafkaSettings
-from penstock.transports.kafka_thread import CallThread
 from penstock.transports.records import StreamBatch
 
 TRANSACTION_TIMEOUT_MS = 60_000
@@ -224,7 +224,9 @@ class KafkaTransaction:
         """Let the transaction commit what a consumer has done; Fenced for what is not its own."""
         wanted = consumer.wanted(done)
         self._offsets.setdefault(consumer, {}).update(wanted)
-        self._held.setdefault(consumer, {}).update(consumer._owned.held(wanted))
+        held = self._held.setdefault(consumer, {})
+        # As it had them first: what came before a change of owners must not be in.
+        self._held[consumer] = consumer._owned.held(wanted) | held
 
     async def _commit(self) -> None:
         producer = self._producer

@@ -24,7 +24,7 @@ from penstock.errors import (
     Unreachable,
     UsageError,
 )
-from penstock.transports.kafka_thread import tell_loop
+from penstock.transports.client_thread import tell_loop
 from penstock.transports.pulsar_http import PulsarHttp, decoded
 from penstock.transports.pulsar_index import INTERCEPTORS, Position, not_numbered
 from penstock.transports.pulsar_settings import COMPRESSIONS, NAME, PulsarSettings

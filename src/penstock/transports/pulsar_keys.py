@@ -20,7 +20,7 @@ import msgspec
 
 from penstock.errors import PenstockError
 from penstock.transports.broker_groups import Listener
-from penstock.transports.kafka_thread import heard
+from penstock.transports.client_thread import heard
 from penstock.transports.kv_groups import Entry, Key
 from penstock.transports.pulsar_client import Ok, PulsarConnection, calling
 from penstock.transports.pulsar_http import decoded

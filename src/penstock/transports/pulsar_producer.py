@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.errors import BrokerFailed, RecordTooLarge, UsageError
 from penstock.system import System
-from penstock.transports.kafka_thread import CallThread, heard, tell_loop
+from penstock.transports.client_thread import CallThread, heard, tell_loop
 from penstock.transports.pulsar_client import PENDING_RECORDS, Ok, PulsarConnection
 from penstock.transports.pulsar_index import EntryFacts, Position, PulsarIndex
 from penstock.transports.pulsar_places import Places, Run, Span
