@@ -192,7 +192,8 @@ class KafkaSettings:
         """No broker answered; ``told`` is what the client said about it."""
         because = f" ({self.shown(told)})" if told else ""
         return Unreachable(
-            f"could not {what}: no Kafka broker answers at {self.address} within {seconds:g} s{because}",
+            f"could not {what}: no Kafka broker answers at {self.address} within {seconds:g} s{because}: "
+            "start it, or correct the URL",
             transport="kafka",
             address=self.address,
             seconds=seconds,
