@@ -8,6 +8,7 @@ imports Penstock from the copy.
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import select
@@ -62,6 +63,7 @@ RIG = (
     ),
 )
 """What must not count as caught."""
+_TIMES = itertools.count(1)
 
 
 class Verdict(NamedTuple):
@@ -100,11 +102,22 @@ def copied_source() -> Iterator[Path]:
 
 def try_bug(copy: Path, bug: Bug) -> Verdict:
     """Whether its tests catch a bug; the copy is afterwards what it was."""
+    with put_in(copy, bug):
+        return try_tests(copy, bug.name, bug.tests)
+
+
+@contextmanager
+def put_in(copy: Path, bug: Bug) -> Iterator[None]:
+    """Have the bug in the copy, in a file with a time of its own.
+
+    Python takes what it compiled of a file of the same size and second for this one: it was another bug.
+    """
     path = bug.path_in(copy)
     before, status = path.read_bytes(), path.stat()
     bug.put_in(copy)
+    os.utime(path, (next(_TIMES),) * 2)
     try:
-        return try_tests(copy, bug.name, bug.tests)
+        yield
     finally:
         path.write_bytes(before)
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.crash.rigs import seed_of
 from tests.mutants.bugs import BUGS
-from tests.mutants.catching import NO_BUG, RIG, run
+from tests.mutants.catching import NO_BUG, RIG, copied_source, put_in, run
 from tests.scoreboard import short_amount
 
 SECONDS_MAX = 600.0
@@ -28,6 +28,22 @@ def test_there_are_enough_bugs_and_each_has_its_name():
     areas = {bug.area for bug in BUGS}
     assert areas >= {"log", "stores", "bus", "resilience", "pressure", "scaling", "transports"}
     assert areas >= {"streaming", "spark"}
+
+
+def test_no_bug_is_taken_for_another():
+    """Python knows what it compiled by the second and the size of the source; these two have one size."""
+    closes, opens = (bug for bug in BUGS if bug.file == "resilience/breaker.py")
+    seen = set()
+    with copied_source() as copy:
+        before = closes.path_in(copy).stat().st_mtime
+        for bug in (closes, opens, closes):
+            with put_in(copy, bug):
+                status = bug.path_in(copy).stat()
+            seen.add((int(status.st_mtime), status.st_size))
+        assert closes.path_in(copy).stat().st_mtime == before
+        assert closes.problem(copy) is None
+    assert len({size for _, size in seen}) == 1
+    assert len(seen) == 3
 
 
 def missed_of(names: list[str], seconds: float) -> int:
