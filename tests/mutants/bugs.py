@@ -619,14 +619,14 @@ BUGS: tuple[Bug, ...] = (
         "transports/redis_scripts.py",
         "  if before[1] == tonumber(ARGV[2]) then return before[2] end\n",
         "",
-        ("transports/test_redis.py::test_a_batch_whose_answer_is_lost_is_kept_once",),
+        ("transports/test_redis_connection.py::test_a_batch_whose_answer_is_lost_is_kept_once",),
     ),
     Bug(
         "NATS stores a batch twice that was sent twice",
         "transports/nats_producer.py",
         "            headers = {**headers, MESSAGE_ID: message_id}\n",
         '            headers = {**headers, MESSAGE_ID: f"{message_id}-{attempt}"}\n',
-        ("transports/test_nats.py::test_what_is_sent_again_is_kept_once",),
+        ("transports/test_nats_connection.py::test_what_is_sent_again_is_kept_once",),
     ),
     Bug(
         "the ledger forgets the micro-batch that is at work",

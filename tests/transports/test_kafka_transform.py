@@ -1,18 +1,18 @@
-"""Consume, transform, produce on Kafka's transactions: once, through kills of the process."""
+"""Kafka's transactions: whole or not at all; consume, transform, produce on them, once, through kills of the process."""
 
 import asyncio
 import random
 import signal
 import sys
 from collections import Counter
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
 pytest.importorskip("confluent_kafka")
-from penstock.errors import Fenced, NotSupported
+from penstock.errors import DeadlineExceeded, Fenced, NotSupported
 from penstock.streaming import Outgoing, Transform
-from penstock.testing.transport_fixtures import numbered
+from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, values_of
 from penstock.transports import open_transport
 from penstock.transports.kafka import KafkaTransport
 from penstock.transports.kafka_transaction import KafkaTransaction
@@ -137,3 +137,102 @@ async def copied(transport):
 async def test_transports_without_transactions_say_so():
     with pytest.raises(NotSupported, match="transactions"):
         Transform(open_transport("nats://127.0.0.1:1"), "orders", "billing", lambda _: [])
+
+
+@asynccontextmanager
+async def reading(transport, topic):
+    async with transport.subscribe(topic, f"{topic}-readers") as consumer:
+        yield consumer
+
+
+async def test_a_transaction_is_seen_whole_or_not_at_all(transport, topic):
+    await transport.create_topic(topic, partitions=2)
+    async with transport.producer(topic) as producer:
+        with suppress(ZeroDivisionError):
+            async with producer.transaction() as transaction:
+                await transaction.publish_many(topic, numbered(10))
+                1 / 0  # noqa: B018
+        async with producer.transaction() as transaction:
+            await transaction.publish(topic, b"10", key=b"k", headers={"a": b"b"}, timestamp=7)
+            await transaction.publish_many(topic, numbered(4, 11))
+            async with reading(transport, topic) as early:
+                with pytest.raises(DeadlineExceeded):
+                    await early.next_batch(0.5)
+    async with reading(transport, topic) as consumer:
+        records = await take(consumer, 5)
+    assert set(values_of(records)) == set(numbered(5, 10))
+    (first,) = [one for one in records if one.value == b"10"]
+    assert (first.key, dict(first.headers), first.timestamp) == (b"k", {"a": b"b"}, 7)
+
+
+async def test_records_and_offsets_are_one_transaction(transport, topic):
+    target = f"{topic}-out"
+    for name in (topic, target):
+        await transport.create_topic(name, partitions=1)
+    await transport.produce(topic, numbered(10))
+    async with (
+        transport.producer(topic) as producer,
+        transport.subscribe(topic, "billing") as consumer,
+    ):
+        batch = await consumer.next_batch(WAIT_SECONDS, 4)
+        with suppress(ZeroDivisionError):
+            async with producer.transaction() as transaction:
+                await transaction.publish_many(target, values_of(batch.records))
+                transaction.commit_offsets(consumer, batch)
+                1 / 0  # noqa: B018
+        assert [one.committed for one in await transport.lag(topic, "billing")] == [0]
+        async with producer.transaction() as transaction:
+            await transaction.publish_many(target, values_of(batch.records))
+            transaction.commit_offsets(consumer, batch)
+            # Nothing is decided yet: that is how it was before.
+            assert [one.committed for one in await transport.lag(topic, "billing")] == [0]
+        assert [one.committed for one in await transport.lag(topic, "billing")] == [4]
+    async with reading(transport, target) as reader:
+        assert values_of(await take(reader, 4)) == numbered(4)
+
+
+async def test_a_producer_that_was_opened_elsewhere_is_fenced(transport, topic):
+    await transport.create_topic(topic, partitions=1)
+    async with transport.producer(topic) as old:
+        async with old.transaction() as transaction:
+            await transaction.publish(topic, b"0")
+        async with transport.producer(topic) as new:
+            with pytest.raises(Fenced) as refused:
+                async with old.transaction() as transaction:
+                    await transaction.publish(topic, b"1")
+            assert refused.value.reason == "epoch"
+            async with new.transaction() as transaction:
+                await transaction.publish(topic, b"2")
+    async with reading(transport, topic) as reader:
+        assert values_of(await take(reader, 2)) == [b"0", b"2"]
+
+
+async def test_offsets_of_a_member_that_lost_its_partition_abort_the_transaction(transport, topic):
+    target = f"{topic}-out"
+    for name in (topic, target):
+        await transport.create_topic(name, partitions=1)
+    await transport.produce(topic, numbered(3))
+    async with transport.producer(topic) as producer:
+        zombie = transport.subscribe(topic, "billing")
+        async with zombie:
+            batch = await zombie.next_batch(WAIT_SECONDS)
+            zombie._gone([0])
+            with pytest.raises(Fenced) as refused:  # noqa: PT012
+                async with producer.transaction() as transaction:
+                    await transaction.publish(target, b"never")
+                    transaction.commit_offsets(zombie, batch)
+            assert refused.value.reason == "partition"
+            # It is back, and the transaction is of the time before.
+            zombie._gain({0: 0})
+            with pytest.raises(Fenced) as refused:  # noqa: PT012
+                async with producer.transaction() as transaction:
+                    await transaction.publish(target, b"never")
+                    transaction.commit_offsets(zombie, {0: 3})
+                    zombie._gone([0])
+                    zombie._gain({0: 3})
+                    transaction.commit_offsets(zombie, {0: 3})
+            assert refused.value.reason == "partition"
+        async with producer.transaction() as transaction:
+            await transaction.publish(target, b"seen")
+    async with reading(transport, target) as reader:
+        assert values_of(await take(reader, 1)) == [b"seen"]
