@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from penstock.bus.handlers import Handler
 from penstock.errors import HandlerFailed
@@ -19,8 +21,7 @@ class Failure:
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """What became of a published event."""
 
     handled: int
@@ -55,15 +56,14 @@ class Attempts:
     """When the first one failed, on the monotonic clock."""
 
 
-@dataclass(slots=True, eq=False)
-class Delivery:
+class Delivery(msgspec.Struct, eq=False):
     """Notes on one event. Most events need none."""
 
     open: int = 1
     """What is still to be done with the event; it is settled at zero."""
-    waiters: list[asyncio.Future[Outcome]] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
-    done: set[Handler] = field(default_factory=set)
+    waiters: list[asyncio.Future[Outcome]] = []
+    failures: list[Failure] = []
+    done: set[Handler] = set()
     """Handlers that are done with it, and must not be called if it comes again."""
     given_up: frozenset[Handler] = frozenset()
     """Handlers that failed on it for good."""
@@ -76,12 +76,17 @@ class Delivery:
     interruptions: int = 0
     """How often a handler was cancelled from outside and will be called again."""
     filtered: bool = False
-    attempts: dict[Handler, Attempts] = field(default_factory=dict)
+    attempts: dict[Handler, Attempts] = {}
     """How often a handler was called, for those that failed."""
     final: Outcome | None = None
     """What became of the event, once that is known."""
     on_outcome: Callable[[Outcome], None] | None = None
     """Called when the event is settled or dropped; must not raise."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no handler had to do with the event yet."""
+        return not (self.done or self.given_up or self.elsewhere)
 
     def wants(self, handler: Handler) -> bool:
         """Whether a handler is to be called, if the event comes again after an interruption."""

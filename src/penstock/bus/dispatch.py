@@ -98,7 +98,8 @@ class Dispatch:
         """Call the handlers until one waits; returns what is left to await, None when nothing is."""
         plan = self.registry.plan(envelope.message.__class__, envelope.session)
         handlers: Sequence[Handler] = plan.handlers
-        if plan.filters or envelope.delivery is not None or not handlers:
+        delivery: Delivery | None = envelope.delivery
+        if plan.filters or not handlers or not (delivery is None or delivery.is_new):
             handlers = self._takers(plan, envelope)
             if not handlers:
                 self.release(envelope)

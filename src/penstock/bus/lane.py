@@ -277,7 +277,8 @@ class Lane:
         loop = self.dispatch.loop
         if loop is not None and loop.is_closed():
             return  # nobody stopped the bus, and now its tasks are swept up
-        self.make_room()
+        if self._room:
+            self.make_room()
         if self.has_work:
             self.wake()
         elif self.on_empty is not None and not self.pumps:
