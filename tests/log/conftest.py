@@ -1,4 +1,4 @@
-"""Real servers for queues, started once a run."""
+"""Real servers for queues, started once a run; subscriptions that are held up; groups on every store."""
 
 import asyncio
 import itertools
@@ -9,7 +9,12 @@ from typing import NamedTuple
 import pytest
 
 from penstock import Subscription, WalMessageQueue
+from penstock.log.group_coordinator import GroupCoordinator
 from penstock.log.membership import Membership
+from penstock.stores import DirectoryStore, MemoryStore, SqliteStore
+from penstock.system import System
+from penstock.testing import VirtualClock
+from tests.log.group_world import LEASE
 from tests.servers import postgres_server, s3_server
 
 # Before the suite is imported: its assertions then explain themselves as those of tests do.
@@ -81,3 +86,24 @@ def s3_url() -> Iterator[str]:
 def unique() -> str:
     """A name that no other test of this run has."""
     return f"q{next(_numbers)}"
+
+
+@pytest.fixture(params=["memory", "directory", "sqlite"])
+def store(request, tmp_path):
+    make = {
+        "memory": MemoryStore,
+        "directory": lambda: DirectoryStore(tmp_path / "data"),
+        "sqlite": lambda: SqliteStore(tmp_path / "data.db"),
+    }
+    with make[request.param]() as made:
+        yield made
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock()
+
+
+@pytest.fixture
+def coordinator(store, clock):
+    return GroupCoordinator(store, "billing", system=System(clock=clock), lease_seconds=LEASE)

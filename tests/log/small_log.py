@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.log.codec import Codec
 from penstock.log.columns import Columns
+from penstock.log.compaction import CompactionReport, Compactor
 from penstock.log.frame import draft
 from penstock.log.head import Head, HeadFile
 from penstock.log.names import PartitionKeys, SegmentName
@@ -26,6 +27,7 @@ from penstock.testing.worker import simulated_system
 TOPIC = "orders"
 KEYS = PartitionKeys(TOPIC, 0)
 HOUR_MS = 3_600_000
+DAY_SECONDS = 24 * 3600
 HUGE = 1 << 40
 
 Row = tuple[bytes | None, bytes | None]
@@ -187,3 +189,8 @@ def keep_for_ever() -> Retention:
 
 def values(rows: Sequence[Stored]) -> list[bytes | None]:
     return [value for _, _, value in rows]
+
+
+def compact(log: SmallLog, **options: Any) -> CompactionReport:
+    age = options.pop("tombstone_age_ms", None)
+    return Compactor(log.store, KEYS, log.tier, **options).run(log.clock.time_ms(), age)

@@ -16,7 +16,7 @@ from random import Random
 
 import pytest
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StorageError
 from penstock.log.head import HeadFile
 from penstock.log.names import PartitionKeys
 from penstock.log.offsets import OffsetFile
@@ -26,7 +26,9 @@ from penstock.testing.disk import SimulatedDisk
 from penstock.testing.worker import simulated_system
 from tests.crash.rigs import seed_of
 from tests.log.dying import die_at
-from tests.log.world import GROUP, ROOT, TOPIC, Broken, Row, World, read_rows
+from tests.log.strategies import machine
+from tests.log.world import GROUP, ROOT, TOPIC, World
+from tests.log.world_model import Broken, Row, read_rows
 from tests.scoreboard import amount, short_amount
 
 CALLS = ("open", "read", "write", "truncate", "sync", "sync_directory", "status", "unlink")
@@ -181,3 +183,47 @@ def test_caught_a_recovery_that_does_not_sync_the_tail(monkeypatch):
     monkeypatch.setattr(PartitionLog, "_write_again", write_only)
     _, broken, _ = compound_faults(400, 7)
     assert broken
+
+
+def crashed_worlds(seed: int) -> World:
+    """A world with unsynced records, sealed segments and a torn tail to recover from."""
+    world = World(seed, states_max=0, segment_bytes_max=300)
+    process = world.start()
+    for number in range(5):
+        world.append(process, 0, [world.make_rows(2)], sync=number == 1)
+    world.append(process, 0, [world.make_rows(3)], sync=False)
+    return world
+
+
+def _same(disk: SimulatedDisk) -> SimulatedDisk:
+    return disk
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_power_cut_during_recovery_is_recovered_from(seed):
+    world = crashed_worlds(seed)
+    first = list(world.disk.crash_states(12, world.random))
+    for disk in first:
+        twin = World(seed, states_max=6, segment_bytes_max=300, make_disk=partial(_same, disk))
+        twin.models = world.models
+        twin.processes = []
+        process = twin.start()
+        process.logs[0].attach()
+        twin.check_power_cuts()
+
+
+@pytest.mark.parametrize("operation", ["read", "write", "truncate", "sync", "unlink", "status"])
+def test_an_error_during_recovery_leaves_it_to_the_next_one(operation):
+    world = crashed_worlds(3)
+    for disk in world.disk.crash_states(10, world.random):
+        at = 1
+        while True:
+            again = disk.kill()
+            fault = again.fail(operation, at=at)
+            with suppress(StorageError):
+                machine(again).log.attach()
+            if not fault.fired:
+                break
+            again.heal()
+            world.check_state(again.kill())
+            at += 1

@@ -1,32 +1,26 @@
 """Random runs on a simulated disk; at every sync, every disk that a power cut could leave is opened.
 
-The invariants I1 to I6 are in ``tests/log/world.py``. The rig itself is tested: a list of seeded
-bugs, each of which must make a named check fail.
+The invariants I1 to I6 are in ``tests/log/world.py``. The rig itself is tested: seeded bugs, here and in
+``test_simulation_bugs.py``, each of which must make a named check fail.
 """
 
 import errno
 import itertools
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 
 import pytest
 
-from penstock.errors import PenstockError, Poisoned, StorageError, StoreFailed
-from penstock.log.appending import Writing
+from penstock.errors import PenstockError, Poisoned, StoreFailed
 from penstock.log.frame import KIND_END
-from penstock.log.head import HeadFile
 from penstock.log.partition import PartitionLog
-from penstock.log.recovery import TailScanner
-from penstock.stores.directory import DirectoryStore
 from penstock.stores.folders import Folders
-from penstock.testing.disk import SimulatedDisk
 from tests.crash.rigs import scoring, seed_of
 from tests.log.dying import die_at
-from tests.log.strategies import KEYS, machine
-from tests.log.world import Broken, Process, Row, World, draft_of, expect_broken
+from tests.log.strategies import machine
+from tests.log.world import Process, World
+from tests.log.world_model import expect_broken
 from tests.scoreboard import Scores, amount, short_amount
 
 SEEDS = int(os.environ.get("PENSTOCK_SIMULATION_SEEDS", "8"))
@@ -282,50 +276,6 @@ def test_a_failed_sync_of_one_process_makes_the_others_check_again():
 # Crashes and failures during recovery
 
 
-def crashed_worlds(seed: int) -> World:
-    """A world with unsynced records, sealed segments and a torn tail to recover from."""
-    world = World(seed, states_max=0, segment_bytes_max=300)
-    process = world.start()
-    for number in range(5):
-        world.append(process, 0, [world.make_rows(2)], sync=number == 1)
-    world.append(process, 0, [world.make_rows(3)], sync=False)
-    return world
-
-
-def _same(disk: SimulatedDisk) -> SimulatedDisk:
-    return disk
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_power_cut_during_recovery_is_recovered_from(seed):
-    world = crashed_worlds(seed)
-    first = list(world.disk.crash_states(12, world.random))
-    for disk in first:
-        twin = World(seed, states_max=6, segment_bytes_max=300, make_disk=partial(_same, disk))
-        twin.models = world.models
-        twin.processes = []
-        process = twin.start()
-        process.logs[0].attach()
-        twin.check_power_cuts()
-
-
-@pytest.mark.parametrize("operation", ["read", "write", "truncate", "sync", "unlink", "status"])
-def test_an_error_during_recovery_leaves_it_to_the_next_one(operation):
-    world = crashed_worlds(3)
-    for disk in world.disk.crash_states(10, world.random):
-        at = 1
-        while True:
-            again = disk.kill()
-            fault = again.fail(operation, at=at)
-            with suppress(StorageError):
-                machine(again).log.attach()
-            if not fault.fired:
-                break
-            again.heal()
-            world.check_state(again.kill())
-            at += 1
-
-
 def test_time_in_the_log_never_goes_back():
     """Given a clock that jumps about and power cuts between, entries and offsets only rise."""
     world = World(5, states_max=0, segment_bytes_max=300)
@@ -350,54 +300,7 @@ def test_time_in_the_log_never_goes_back():
     assert stamps == sorted(stamps)
 
 
-# Seeded bugs: the rig must catch each of them
-
-
-def find(check: str, seeds: range = range(40)) -> Broken:
-    """Some run must fail the named check."""
-
-    def runs() -> None:
-        for seed in seeds:
-            World(seed, partitions=1, states_max=14).run(14)
-
-    return expect_broken(check, runs)
-
-
-def patch_method(monkeypatch, owner: type, name: str, change: Callable) -> None:
-    monkeypatch.setattr(owner, name, change(getattr(owner, name)))
-
-
-def test_caught_the_head_is_written_before_the_sync(monkeypatch):
-    def claim_first(original):
-        def append(self, drafts, *, sync, **epoch):
-            appended = original(self, drafts, sync=False, **epoch)
-            if sync:
-                self._head = self._head_file.write(appended.head.synced())
-                self._store.sync(self._segment_key(self._head))
-                appended = appended._replace(head=self._head)
-            return appended
-
-        return append
-
-    patch_method(monkeypatch, PartitionLog, "_append", claim_first)
-    find("I4|I1")
-
-
-def test_caught_acknowledged_without_a_sync(monkeypatch):
-    def only_say_so(original):
-        def append(self, drafts, *, sync, **epoch):
-            appended = original(self, drafts, sync=False, **epoch)
-            return appended._replace(head=appended.head.synced() if sync else appended.head)
-
-        return append
-
-    patch_method(monkeypatch, PartitionLog, "_append", only_say_so)
-    find("I1|I5")
-
-
-def test_caught_directories_are_not_synced(monkeypatch):
-    monkeypatch.setattr(SimulatedDisk, "sync_directory", lambda self, path: None)
-    find("I1")
+# Seeded bugs: the tests above must catch each of them
 
 
 def test_caught_the_folders_above_are_not_synced(monkeypatch):
@@ -405,93 +308,6 @@ def test_caught_the_folders_above_are_not_synced(monkeypatch):
         Folders, "sync_names", lambda self, folder: self._files.sync_directory(folder)
     )
     expect_broken("I1", test_a_process_may_die_before_any_call_of_its_first_steps)
-
-
-def test_caught_a_failed_sync_is_tried_again(monkeypatch):
-    def try_twice(original):
-        def sync(self, key):
-            try:
-                original(self, key)
-            except StoreFailed:
-                original(self, key)
-
-        return sync
-
-    patch_method(monkeypatch, DirectoryStore, "sync", try_twice)
-    world = World(1, states_max=20)
-    process = world.start()
-    world.attach(process)
-    world.disk.fail("sync", path="*.log")
-    expect_broken("I1", lambda: world.append(process, 0, [world.make_rows(1)], sync=True))
-
-
-def test_caught_the_chain_is_not_checked(monkeypatch):
-    """A dead writer's bytes behind those of the next writer look whole without the chain."""
-
-    def without_chain(original):
-        def take(self, source, entry):
-            unchained = entry.header._replace(previous=self._head.checksum)
-            original(self, source, entry._replace(header=unchained))
-
-        return take
-
-    patch_method(monkeypatch, TailScanner, "_take", without_chain)
-    expect_broken("I2|I4", ghosts_of_a_dead_writer)
-
-
-def ghosts_of_a_dead_writer() -> None:
-    """A dead writer left two entries; the next one overwrites the first with one of its size."""
-    world = World(1, states_max=400, segment_bytes_max=10_000)
-    one, two = world.start(), world.start()
-    world.append(one, 0, [[(None, b"base")]], sync=True)
-    world.attach(two)
-    dead: list[Row] = [(None, b"dead one"), (None, b"dead two")]
-    world.models[0].in_flight = dead
-    head = HeadFile(one.store, KEYS.head).read()
-    assert head is not None
-    writing = Writing(head, head.timestamp)
-    for row in dead:
-        writing.add(draft_of([row]))
-    one.store.write_at(one.logs[0]._segment_key(head), head.position, writing.buffers)
-    world.kill_one(one)
-    world.append(two, 0, [[(None, b"live one")]], sync=False)
-    world.check_power_cuts()
-
-
-def test_the_ghosts_of_a_dead_writer_never_mix_with_the_living():
-    ghosts_of_a_dead_writer()
-
-
-def test_caught_durable_records_are_cut_like_a_torn_tail(monkeypatch):
-    """Damage to what was acknowledged must be refused, not cut."""
-    monkeypatch.setattr(TailScanner, "_claims", lambda self, rest: iter(()))
-    one = machine()
-    for number in range(4):
-        one.append(b"%d" % number)
-    one.disk.delete(f"/data/log/{KEYS.head}")
-    one.disk.flip_bit(f"/data/log/{KEYS.folder}/{0:020d}.log", 8 * 200)
-    two = machine(one.disk.kill())
-    report = two.log.attach()
-    assert report.next_offset < 3, "the mutant cuts what it should refuse"
-    monkeypatch.undo()
-    with pytest.raises(PenstockError, match="were durable"):
-        machine(one.disk.kill()).log.attach()
-
-
-def test_caught_a_roll_without_a_sync(monkeypatch):
-    def no_sync(original):
-        def roll(self, head):
-            real = self._store.sync
-            self._store.sync = lambda key: None if key.endswith(".log") else real(key)
-            try:
-                return original(self, head)
-            finally:
-                del self._store.sync
-
-        return roll
-
-    patch_method(monkeypatch, PartitionLog, "_roll", no_sync)
-    find("I4|I1")
 
 
 def test_caught_recovery_trusts_the_page_cache(monkeypatch):
@@ -506,26 +322,6 @@ def test_caught_recovery_trusts_the_page_cache(monkeypatch):
 def test_caught_a_failed_sync_is_kept_from_the_others(monkeypatch):
     monkeypatch.setattr(PartitionLog, "_tell_others", lambda self: None)
     expect_broken("I1|I4", test_a_failed_sync_of_one_process_makes_the_others_check_again)
-
-
-def test_caught_an_append_that_moves_what_is_sealed(monkeypatch):
-    """A writer that ignores what others appended overwrites them."""
-
-    def own_head_only(original):
-        def take_over(self):
-            return self._head if self._head.generation else original(self)
-
-        return take_over
-
-    patch_method(monkeypatch, PartitionLog, "_take_over", own_head_only)
-    world = World(1, states_max=4, segment_bytes_max=10_000)
-    one, two = world.start(), world.start()
-
-    def take_turns() -> None:
-        for process in (one, two, one, two):
-            world.append(process, 0, [world.make_rows(1)], sync=True)
-
-    expect_broken("I3|I1|I2|I4", take_turns)
 
 
 def test_the_script_seals_segments():
