@@ -39,3 +39,12 @@ async def until(condition: Callable[[], object]) -> None:
     """Turn the loop until it is so; the test's deadline is the bound."""
     while not condition():
         await asyncio.sleep(0)
+
+
+async def crash(bus: MessageBus) -> None:
+    """As a kill leaves it: nothing more is handled, and how far that is stays unwritten."""
+    recorder = bus.history._recorder
+    assert recorder is not None
+    await recorder.flush()
+    recorder._committed = 1 << 60
+    await bus.stop(drain=False)

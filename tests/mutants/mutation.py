@@ -49,6 +49,7 @@ LEFT_OUT = (
 OTHERS = (
     "bus/test_event_log.py",
     "bus/test_event_log_failures.py",
+    "bus/test_event_log_redelivery.py",
     "log/test_queue_conformance.py::TestMemory",
     "transports/test_embedded.py",
     "transports/test_embedded_groups.py",

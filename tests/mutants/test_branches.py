@@ -37,6 +37,7 @@ exclude_also =
 TESTS = (
     "tests/bus/test_event_log.py",
     "tests/bus/test_event_log_failures.py",
+    "tests/bus/test_event_log_redelivery.py",
     "tests/log",
     "tests/test_speedups.py",
     "tests/transports/test_embedded.py",
