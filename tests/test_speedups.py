@@ -18,6 +18,7 @@ from penstock.speedups import SWITCH, compiled
 ROOT = Path(__file__).parents[1]
 SAME = [
     "tests/scaling/test_ring.py",
+    "tests/scaling/test_ring_waiting.py",
     "tests/scaling/test_hot_conformance.py",
     "tests/log/test_columns.py",
     "tests/test_hashing.py",

@@ -11,6 +11,8 @@ from penstock.errors import Closed
 from penstock.scaling import SharedRing, SharedRingConsumer
 
 SECONDS = 50.0
+SMALL = 4_096
+"""Bytes of the rings of most tests."""
 
 
 def numbers(first: int, end: int) -> list[bytes]:

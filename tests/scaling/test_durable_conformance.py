@@ -1,7 +1,8 @@
 """The suite of buses on a bus whose topics are all durable, around the plain and the resilient one.
 
 What the suite says of the memory of a bus does not hold for a log. ``NOT_DURABLE`` names these tests,
-each with the reason; ``test_durable_topics.py`` and ``test_durable_corners.py`` say what holds instead.
+each with the reason; ``test_durable_topics.py``, ``test_durable_corners.py`` and ``test_durable_atomic.py`` say
+what holds instead.
 """
 
 import pytest

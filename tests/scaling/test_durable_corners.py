@@ -2,57 +2,15 @@
 
 import asyncio
 import logging
-from typing import cast
 
 import pytest
 
-from penstock import ResilientMessageBus, ScalableMessageBus, WalMessageQueue
+from penstock import ResilientMessageBus, ScalableMessageBus
 from penstock.bus.bus import MessageBus
-from penstock.errors import BufferFull, InvalidMessage, NotSupported, WouldDeadlock
-from penstock.log.transaction import Transaction
-from penstock.messages import Event, Priority, topic
+from penstock.errors import BufferFull, WouldDeadlock
+from penstock.messages import Priority
 from penstock.scaling import log_publisher
-
-
-@topic("durable.orders", key="customer")
-class Ordered(Event):
-    customer: str
-    number: int = 0
-
-
-@topic("durable.orders", key="customer")
-class Cancelled(Event):
-    customer: str
-    number: int = 0
-
-
-class Base(Event):
-    number: int = 0
-
-
-@topic("durable.derived")
-class Derived(Base):
-    pass
-
-
-def make(queue, inner=ResilientMessageBus, **options):
-    return ScalableMessageBus(inner(), log=queue, durable=["durable.*"], **options)
-
-
-@pytest.fixture
-async def queue(tmp_path):
-    async with WalMessageQueue(tmp_path) as queue:
-        yield queue
-
-
-async def reached(condition):
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
-def numbers(seen):
-    return lambda event: seen.append(event.number)
-
+from tests.scaling.durable_events import Base, Cancelled, Derived, Ordered, make, numbers, reached
 
 # ------------------------------------------------------------------------------------ who listens
 
@@ -279,94 +237,6 @@ async def test_filters_and_priorities_count_for_durable_events(queue):
         assert seen == [(1, Priority.HIGH)]
         assert len([record async for record in queue.replay("durable.orders")]) == 1
         assert bus.statistics().events_filtered == 1
-
-
-@pytest.mark.acceptance(152)
-async def test_an_atomic_group_is_in_the_log_whole(queue):
-    async with make(queue) as bus:
-        seen: list[object] = []
-        bus.subscribe("*", seen.append)
-        async with bus.atomic() as group:
-            group.publish(Base(1))
-            group.publish(Ordered("ada", 2))
-            group.publish(Derived(3))
-            await bus.settle()
-            assert seen == []
-        await bus.settle()
-        assert sorted(seen, key=repr) == [Base(1), Derived(3), Ordered("ada", 2)]
-        for name in ("durable.orders", "durable.derived"):
-            assert len([record async for record in queue.replay(name)]) == 1
-
-
-@pytest.mark.acceptance(152)
-async def test_an_atomic_group_that_fails_publishes_nothing_anywhere(queue, monkeypatch):
-    async with make(queue) as bus:
-        seen: list[int] = []
-        bus.subscribe(Base, numbers(seen))
-        bus.subscribe("durable.*", numbers(seen))
-
-        async def publish(*events):
-            async with bus.atomic() as group:
-                for event in events:
-                    group.publish(event)
-
-        with pytest.raises(InvalidMessage):
-            await publish(Base(1), Derived(1), Ordered(cast("str", object()), 1))
-        monkeypatch.setattr(Transaction, "commit", fail_to_commit)
-        with pytest.raises(OSError, match="no space"):
-            await publish(Base(1), Derived(1))
-        monkeypatch.undo()
-        await publish(Base(2), Derived(3))
-        await bus.settle()
-        assert sorted(seen) == [2, 3]
-        assert bus.statistics().events_unsettled == 0
-
-
-async def fail_to_commit(transaction):
-    raise OSError("no space left")
-
-
-async def test_a_durable_group_refuses_what_is_in_no_log(queue):
-    async with make(queue) as bus:
-
-        async def publish_both():
-            async with bus.atomic(durable=True) as group:
-                group.publish(Base(1))
-                group.publish(Ordered("ada", 1))
-
-        with pytest.raises(NotSupported, match="Base"):
-            await publish_both()
-        assert bus.statistics().events_published == 0
-
-
-@pytest.mark.acceptance(152)
-async def test_who_leaves_an_atomic_group_that_is_written_leaves_it_whole(queue, monkeypatch):
-    async with make(queue) as bus:
-        seen: list[int] = []
-        bus.subscribe(Base, numbers(seen))
-        bus.subscribe(Derived, numbers(seen))
-        began, gate = asyncio.Event(), asyncio.Event()
-        commit = Transaction.commit
-
-        async def commit_late(transaction):
-            began.set()
-            await gate.wait()
-            return await commit(transaction)
-
-        monkeypatch.setattr(Transaction, "commit", commit_late)
-
-        async def publish_both():
-            async with bus.atomic() as group:
-                group.publish(Base(1))
-                group.publish(Derived(2))
-
-        task = asyncio.ensure_future(publish_both())
-        await began.wait()
-        task.cancel()
-        await asyncio.wait([task])
-        gate.set()
-        await bus.settle()
-        assert sorted(seen) == [1, 2]
 
 
 # ------------------------------------------------------------------------------------------- life
