@@ -2,12 +2,14 @@
 
 import os
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from penstock.streaming import DatabaseCheckpoints
 from tests.servers import PostgresServer, postgres_server
 
 MEMORY = "/dev/shm"
@@ -26,3 +28,16 @@ def folder() -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="penstock-streaming-", dir=parent))
     yield made
     shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture
+def checkpoints():
+    return DatabaseCheckpoints("billing")
+
+
+@pytest.fixture
+def plain(tmp_path):
+    connection = sqlite3.connect(tmp_path / "plain.db")
+    connection.execute("CREATE TABLE balances (account TEXT PRIMARY KEY, cents INTEGER)")
+    yield connection
+    connection.close()

@@ -1,14 +1,16 @@
-"""Connections of every driver, and one way to use them all."""
+"""Connections of every driver, and one way to use them all; batches, and a payment that is saved with one."""
 
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from penstock.log.records import Record
 from penstock.streaming.database_connection import run
+from penstock.transports import StreamBatch
 
 SQLITE_KINDS = ["sqlite3", "sqlite3 autocommit", "aiosqlite"]
 POSTGRES_KINDS = ["asyncpg", "psycopg", "psycopg async"]
@@ -114,3 +116,23 @@ CONNECT: dict[str, Callable[[str], Any]] = {
     "psycopg": _psycopg,
     "psycopg async": _psycopg_async,
 }
+
+
+def batch_of(first: int, end: int, partition: int = 0) -> StreamBatch:
+    """Records of "orders" from an offset up to another."""
+    records = [Record("orders", partition, offset, 0, None, b"1") for offset in range(first, end)]
+    return StreamBatch("orders", partition, records, end)
+
+
+async def paid(
+    database: Database,
+    connection: Any,
+    saving: Awaitable[object],
+    error: BaseException | None = None,
+) -> None:
+    """A transaction with an effect and a save; it ends with this error if there is one."""
+    async with database.transaction(connection):
+        await pay(connection, "ada", 100)
+        await saving
+        if error:
+            raise error
