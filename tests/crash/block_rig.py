@@ -23,7 +23,7 @@ from typing import NamedTuple, Self
 
 import pytest
 
-from tests.crash.rigs import command, need, need_root, unmount
+from tests.crash.disks import command, need, need_root, unmount
 
 SECTOR = 512
 HEADER = struct.Struct("<QQQQ")

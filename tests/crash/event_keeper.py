@@ -15,7 +15,7 @@ from penstock.errors import BufferFull
 from penstock.log.queue import WalMessageQueue
 from penstock.messages import Envelope, Event
 from penstock.system import OsFiles, System
-from tests.crash.writer import DyingFiles
+from tests.crash.file_layers import DyingFiles
 
 HANDLED = "handled"
 EVENTS = "bus.bus.events"

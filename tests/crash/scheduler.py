@@ -15,7 +15,7 @@ from penstock.bus.schedule import ScheduledEvent
 from penstock.log.queue import WalMessageQueue
 from penstock.messages import Envelope, Event
 from penstock.system import OsFiles, System
-from tests.crash.writer import DyingFiles
+from tests.crash.file_layers import DyingFiles
 
 FIRED = "fired"
 JOURNAL = "journal.bus.schedule"

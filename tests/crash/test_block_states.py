@@ -12,8 +12,10 @@ import pytest
 
 from penstock.errors import PenstockError
 from tests.crash.block_rig import Cut, LoggedDisk, Replay, State, choose_cuts
-from tests.crash.rigs import Child, Frame, Ledger, scoring, seed_of
-from tests.crash.writer import Kind, Out, Said, Spec, Writer
+from tests.crash.ledger import Ledger
+from tests.crash.rigs import Child, Frame, scoring, seed_of
+from tests.crash.said import Kind, Out, Said, Spec
+from tests.crash.writer import Writer
 from tests.scoreboard import Scores, amount, short_amount
 
 STEPS = 60

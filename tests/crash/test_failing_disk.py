@@ -11,15 +11,10 @@ import pytest
 from penstock.errors import Poisoned, StorageError, StoreFailed
 from penstock.log.queue import WalMessageQueue
 from penstock.log.topic import TopicConfig
-from tests.crash.rigs import (
-    Child,
-    Ledger,
-    ThinDisk,
-    mounted_tmpfs,
-    need,
-    run_under_strace,
-)
-from tests.crash.writer import ERRORS, Kind, Spec
+from tests.crash.disks import ThinDisk, mounted_tmpfs, need
+from tests.crash.ledger import Ledger
+from tests.crash.rigs import Child, run_under_strace
+from tests.crash.said import ERRORS, Kind, Spec
 
 STEPS = 12
 CONFIG = {"fsync": "every_message", "segment_bytes_max": 1_500}

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.rigs import Child, Ledger, Nursery, Score, listen, scoring, seed_of
-from tests.crash.writer import Kind, Spec
+from tests.crash.ledger import Ledger, Score
+from tests.crash.rigs import Child, Nursery, listen, scoring, seed_of
+from tests.crash.said import Kind, Spec
 from tests.scoreboard import amount
 
 POLICIES = {

@@ -20,9 +20,11 @@ import pytest
 
 from penstock.errors import PenstockError
 from tests.crash import operations
-from tests.crash.rigs import DEADLINE_SECONDS, Ledger, Nursery, Score, need, scoring, seed_of
+from tests.crash.disks import need
+from tests.crash.ledger import Ledger, Score
+from tests.crash.rigs import DEADLINE_SECONDS, Nursery, scoring, seed_of
+from tests.crash.said import Spec
 from tests.crash.upkeep import TOMBSTONE_HOURS, UpkeepLedger
-from tests.crash.writer import Spec
 
 KILLED = -9
 CONFIGS = [

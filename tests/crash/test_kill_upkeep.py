@@ -14,10 +14,12 @@ from penstock import VerifyReport, verify
 from penstock.log.queue import WalMessageQueue
 from penstock.stores.directory import TEMPORARY
 from penstock.system import System
-from tests.crash.rigs import Child, Nursery, Score, scoring, seed_of
+from tests.crash.file_layers import AheadClock
+from tests.crash.ledger import Score
+from tests.crash.rigs import Child, Nursery, scoring, seed_of
+from tests.crash.said import Spec
 from tests.crash.test_kill import Killing
 from tests.crash.upkeep import TOMBSTONE_HOURS, UpkeepLedger
-from tests.crash.writer import AheadClock, Spec
 from tests.scoreboard import amount
 
 FOR_EVER = {"age_ms_max": None, "bytes_max": None}

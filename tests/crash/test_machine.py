@@ -14,7 +14,8 @@ from penstock.errors import PenstockError, StoreFailed, SubscriberBusy
 from penstock.log.queue import WalMessageQueue
 from penstock.log.topic import Retention, TopicConfig
 from penstock.system import OsClock, System
-from tests.crash.rigs import Disk, environment, need
+from tests.crash.disks import Disk, need
+from tests.crash.rigs import environment
 
 PROGRAMS = Path(__file__).parent / "programs.py"
 

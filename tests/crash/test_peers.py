@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.disks import Disk, need
 from tests.crash.peer_writer import NUMBER, PEERS
-from tests.crash.rigs import Disk, environment, need, seed_of
+from tests.crash.rigs import environment, seed_of
 from tests.scoreboard import amount
 
 NAMES = sorted(PEERS)

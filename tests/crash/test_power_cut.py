@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
-from tests.crash.rigs import Child, Disk, Ledger, Nursery, listen, scoring, seed_of
+from tests.crash.disks import Disk
+from tests.crash.ledger import Ledger
+from tests.crash.rigs import Child, Nursery, listen, scoring, seed_of
+from tests.crash.said import Kind, Spec
 from tests.crash.windows import Policy, Window
-from tests.crash.writer import Kind, Spec
 from tests.scoreboard import Scores, amount, short_amount
 
 POLICIES = {

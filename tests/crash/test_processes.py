@@ -6,8 +6,9 @@ import pytest
 
 from penstock.log.queue import WalMessageQueue
 from penstock.log.topic import TopicConfig
-from tests.crash.rigs import Ledger, Nursery, listen, seed_of
-from tests.crash.writer import Kind, Spec
+from tests.crash.ledger import Ledger
+from tests.crash.rigs import Nursery, listen, seed_of
+from tests.crash.said import Kind, Spec
 
 CONFIG = {"partitions": 2, "segment_bytes_max": 20_000}
 

@@ -23,7 +23,8 @@ from penstock import TopicConfig, WalMessageQueue
 from penstock.errors import Forked, Poisoned, StoreFailed
 from penstock.system import OsClock, System
 from tests.crash import limited, recoverer, slow_writer
-from tests.crash.rigs import Disk, ThinDisk, command, environment, mounted_tmpfs, need
+from tests.crash.disks import Disk, ThinDisk, command, mounted_tmpfs, need
+from tests.crash.rigs import environment
 from tests.scoreboard import SCALE, Scores
 
 SECONDS = 120

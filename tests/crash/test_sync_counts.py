@@ -15,8 +15,9 @@ from penstock.stores.directory import DirectoryStore
 from penstock.system import Buffer, OsFiles, System
 from penstock.testing.clock import VirtualClock
 from penstock.testing.worker import SimulatedSystem, simulated_system
-from tests.crash.rigs import need, run_under_strace, seed_of
-from tests.crash.writer import Kind, Spec
+from tests.crash.disks import need
+from tests.crash.rigs import run_under_strace, seed_of
+from tests.crash.said import Kind, Spec
 
 
 @dataclass

@@ -15,7 +15,7 @@ from penstock.streaming.transform import Outgoing, Transform
 from penstock.system import OsFiles, System
 from penstock.transports.embedded import EmbeddedTransport
 from penstock.transports.records import StreamBatch
-from tests.crash.writer import DyingFiles
+from tests.crash.file_layers import DyingFiles
 
 PAYMENTS, COPIES, SUMS = "payments", "copies", "sums"
 ROWS = "rows"

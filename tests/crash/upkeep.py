@@ -9,7 +9,8 @@ import msgspec
 
 from penstock.log.queue import WalMessageQueue
 from penstock.log.topic import TopicConfig
-from tests.crash.rigs import Child, Ledger, Range
+from tests.crash.ledger import Ledger, Range
+from tests.crash.rigs import Child
 
 Numbers = tuple[int, int]
 """The writer and the sequence number of a record."""

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.crash.rigs import Child, Promise
-from tests.crash.writer import Kind
+from tests.crash.ledger import Promise
+from tests.crash.rigs import Child
+from tests.crash.said import Kind
 
 MACHINE_SECONDS = 0.1
 """What timers and threads may add; what was measured of a busy machine is not counted at all."""

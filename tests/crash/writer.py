@@ -8,110 +8,29 @@ what it is about to do, then, after the promise was given, what it was promised.
 
 import asyncio
 import contextlib
-import enum
-import itertools
 import json
 import os
 import random
 import resource
-import signal
 import socket
-import struct
 import sys
 import time
 import traceback
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
-import msgspec
-
-from penstock.errors import PenstockError, Poisoned, StorageError, SubscriberBusy
+from penstock.errors import PenstockError
 from penstock.log.queue import WalMessageQueue
 from penstock.log.records import Record
 from penstock.log.subscription import Subscription
-from penstock.log.topic import TopicConfig
-from penstock.system import Buffer, OsClock, OsFiles, System
+from penstock.system import System
 from penstock.testing import transport_member
 from tests.crash import operations
+from tests.crash.file_layers import AheadClock, files_of
+from tests.crash.said import Kind, Out, Said, Spec
 
 FILLER = random.Random(7).randbytes(64 * 1024)
-FRAME = struct.Struct("<BIIQQQd")
-
-
-class Kind(enum.IntEnum):
-    """What a frame says. The numbers are (partition, a, b, c) unless said otherwise."""
-
-    OPENED = enum.auto()
-    TRYING = enum.auto()  # a: the next sequence number behind those that are about to be published
-    ACKNOWLEDGED = enum.auto()  # a: offset, b: sequence number, c: whether it is durable
-    RANGE = enum.auto()  # a, b: first offset and the one behind the last; follows MANY
-    MANY = enum.auto()  # a, b: first sequence number and the one behind the last, c: durable
-    COMMITTING = enum.auto()  # a: offset, b: 1 when it is the lagging subscriber
-    COMMITTED = enum.auto()  # a, b: the same
-    DURABLE = enum.auto()  # a: every offset below it
-    FAILED = enum.auto()  # a: number of the error in ERRORS, b: errno
-    CLOSED = enum.auto()
-    READ = enum.auto()  # a: offset, b: writer, c: sequence number
-    IDLE = enum.auto()  # a, b: reads of the store before and after a time without news
-    USED = enum.auto()  # a, b: microseconds of user and system time, c: reads of the store
-    SYNCING = enum.auto()  # a: number of the sync; it begins
-    SYNCED = enum.auto()  # a: number of the sync; it is done
-    LATE = enum.auto()  # a: microseconds that a short sleep took too long
-
-
-Said = tuple[Kind, int, int, int, int]
-ERRORS: list[type[BaseException]] = [PenstockError, StorageError, Poisoned, SubscriberBusy]
-
-
-@dataclass
-class Spec:
-    """What a writer is to do."""
-
-    path: str
-    topic: str
-    writer: int
-    seed: int
-    first_sequence: int = 0
-    config: dict[str, Any] = field(default_factory=dict)
-    steps: int | None = None
-    """How many steps before it closes and ends; None: until it is killed."""
-    subscriber: str = ""
-    fault: str = ""
-    """A file layer that dies or lies; or ``hasty``: acknowledged before it is written."""
-    fault_at: int = 0
-    fault_calls: list[str] = field(default_factory=list)
-    """Of which calls it is the n-th at which the process is killed; empty: of all."""
-    simple: bool = False
-    """One record at a time, and go on after an error, to see what later calls say."""
-    record_bytes: int = 0
-    batch_max: int = 200
-    """How many records are published together, at most."""
-    reads: int = 0
-    """Do not publish: read so many records as a subscriber, then wait a while for more."""
-
-    maintenance: float | None = None
-    """Seconds between rounds of retention and compaction; None: no rounds."""
-    upkeep: str = ""
-    """Rounds of upkeep: all the time ``beside`` the steps, or one ``between`` two steps."""
-    lagging: str = ""
-    """A second subscriber, which reads and commits more seldom."""
-    tier: str = ""
-    varied: bool = False
-    """Keys that come often, seldom or not at all, and tombstones."""
-    hours: int = 0
-    """How far its clock is ahead."""
-    tells_syncs: bool = False
-    """Tell each sync, and how long the process was held up."""
-
-    def encode(self) -> str:
-        return json.dumps(asdict(self))
-
-    @property
-    def topic_config(self) -> TopicConfig:
-        return msgspec.convert(self.config, TopicConfig)
-
 
 # ------------------------------------------------------------------------------------- records
 
@@ -164,159 +83,6 @@ def parts_of(writer: int, sequence: int, size: int = 0, *, varied: bool = False)
 def numbers_in(record: Record) -> tuple[int, int]:
     """The writer and the sequence number of a record that was read."""
     return numbers_of(record.headers["tombstone"] if record.value is None else record.value)
-
-
-# ---------------------------------------------------------------------------------- file layers
-
-
-class DyingFiles(OsFiles):
-    """The process is killed at the n-th call that changes something, or of some such calls.
-
-    ``before`` it, ``after`` it, or (a write) in the ``middle`` of it.
-    """
-
-    def __init__(self, when: str, number: int, calls: Sequence[str] = ()) -> None:
-        self._when = when
-        self._left = number
-        self._calls = calls
-
-    def _dies(self, call: str) -> bool:
-        if self._calls and call not in self._calls:
-            return False
-        self._left -= 1
-        if self._left == 0 and self._when == "before":
-            die()
-        return self._left == 0
-
-    def open(self, path: str, *, create: bool = False, write: bool = True) -> int:
-        dies = create and self._dies("open")
-        try:
-            return super().open(path, create=create, write=write)
-        finally:
-            if dies:
-                die()
-
-    def write(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
-        if self._dies("write"):
-            data = b"".join(buffers)
-            part = len(data) // 2 if self._when == "middle" else len(data)
-            super().write(descriptor, [data[:part]], position)
-            die()
-        super().write(descriptor, buffers, position)
-
-    def try_lock(self, descriptor: int) -> bool:
-        dies = self._dies("try_lock")
-        taken = super().try_lock(descriptor)
-        return die() if dies else taken
-
-
-def _dying(name: str) -> Any:
-    def call(self: DyingFiles, *arguments: Any) -> Any:
-        dies = self._dies(name)
-        try:
-            return getattr(super(DyingFiles, self), name)(*arguments)
-        finally:
-            if dies:
-                die()
-
-    return call
-
-
-for _name in ("truncate", "sync", "sync_directory", "rename", "unlink", "make_directory", "unlock"):
-    setattr(DyingFiles, _name, _dying(_name))
-
-
-def die() -> Any:
-    os.kill(os.getpid(), signal.SIGKILL)
-    signal.pause()
-
-
-class LyingFiles(OsFiles):
-    """Says that it has synced, and has not: what the power-cut rig must catch."""
-
-    def sync(self, descriptor: int) -> None:
-        pass
-
-    def sync_directory(self, path: str) -> None:
-        pass
-
-
-class LaggingFiles(OsFiles):
-    """Says that it has synced when it has done the sync before: an acknowledgement too early."""
-
-    def __init__(self) -> None:
-        self._owed: int | None = None
-
-    def sync(self, descriptor: int) -> None:
-        owed, self._owed = self._owed, os.dup(descriptor)
-        if owed is not None:
-            super().sync(owed)
-            os.close(owed)
-
-
-class ToldFiles(OsFiles):
-    """Tells when a sync begins and when it is done."""
-
-    def __init__(self, out: "Out") -> None:
-        self._out = out
-        self._numbers = itertools.count(1)
-
-    def sync(self, descriptor: int) -> None:
-        number = next(self._numbers)
-        self._out.say(Kind.SYNCING, a=number)
-        super().sync(descriptor)
-        self._out.say(Kind.SYNCED, a=number)
-
-
-def files_of(spec: Spec, out: "Out") -> OsFiles:
-    if spec.tells_syncs:
-        return ToldFiles(out)
-    match spec.fault:
-        case "" | "hasty":
-            return OsFiles()
-        case "before" | "middle" | "after":
-            return DyingFiles(spec.fault, spec.fault_at, spec.fault_calls)
-        case "lies":
-            return LyingFiles()
-        case "lags":
-            return LaggingFiles()
-    raise ValueError(spec.fault)
-
-
-class AheadClock(OsClock):
-    """A clock that is some hours ahead: for its process, yesterday's records are old."""
-
-    def __init__(self, hours: int) -> None:
-        self._ahead_ms = hours * 60 * 60 * 1000
-
-    def time_ms(self) -> int:
-        return super().time_ms() + self._ahead_ms
-
-
-# --------------------------------------------------------------------------------------- frames
-
-
-class Out:
-    """The pipe to the test. A frame that is only half in it was not said."""
-
-    def __init__(self, descriptor: int, writer: int) -> None:
-        self._descriptor = descriptor
-        self._writer = writer
-
-    def say(self, kind: Kind, partition: int = 0, a: int = 0, b: int = 0, c: int = 0) -> None:
-        self.say_all([(kind, partition, a, b, c)])
-
-    def say_all(self, frames: Sequence[Said]) -> None:
-        now = time.monotonic()
-        packed = [FRAME.pack(kind, self._writer, *rest, now) for kind, *rest in frames]
-        data = memoryview(b"".join(packed))
-        while data:
-            data = data[os.write(self._descriptor, data) :]
-
-    def failed(self, error: BaseException) -> None:
-        kinds = [number for number, kind in enumerate(ERRORS) if isinstance(error, kind)]
-        code = getattr(error, "errno", None) or getattr(error.__cause__, "errno", None) or 0
-        self.say(Kind.FAILED, a=max(kinds, default=999), b=int(code))
 
 
 # --------------------------------------------------------------------------------------- a writer

@@ -18,7 +18,7 @@ from penstock.streaming import CheckpointedBatch, DatabaseCheckpoints, exactly_o
 from penstock.streaming.database_connection import run as execute
 from penstock.system import OsFiles, System
 from penstock.transports import EmbeddedTransport
-from tests.crash.writer import DyingFiles
+from tests.crash.file_layers import DyingFiles
 
 TOPIC = "payments"
 GROUP = "booking"
