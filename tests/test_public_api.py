@@ -191,6 +191,15 @@ def test_a_package_with_an_all_is_a_door_in_good_order(package):
     assert [name for name in offered if not hasattr(door, name)] == []
 
 
+def test_a_public_name_means_one_thing_in_all_packages():
+    doors = [importlib.import_module(f"penstock.{package}") for package in PACKAGES]
+    meanings: dict[str, dict[int, str]] = {}
+    for door in doors:
+        for name in getattr(door, "__all__", []):
+            meanings.setdefault(name, {})[id(getattr(door, name))] = door.__name__
+    assert {name: [*found.values()] for name, found in meanings.items() if len(found) > 1} == {}
+
+
 def test_the_search_through_schedules_is_public():
-    names = {"Schedule", "ScheduleFailed", "run_schedule", "run_schedules"}
+    names = {"ScheduleFailed", "SeededSchedule", "run_schedule", "run_schedules"}
     assert names <= set(importlib.import_module("penstock.testing").__all__)

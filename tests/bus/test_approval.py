@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock.bus import approvals as approvals_module
-from penstock.bus.approval import Approval, ApprovalOutcome, Decision, Verdict
+from penstock.bus.approval import Approval, ApprovalOutcome, ApprovalVerdict, Decision
 from penstock.bus.bus import MessageBus
 from penstock.errors import (
     ApprovalDenied,
@@ -324,10 +324,10 @@ async def test_callbacks_hear_of_requests_and_decisions(bus, clock, caplog):
     await settled()
     assert requested == ["yes", "no", "late", "gone"]
     assert decided == [
-        ApprovalOutcome(shown[0], Verdict.APPROVED, "ann"),
-        ApprovalOutcome(shown[1], Verdict.DENIED, "bob", "no"),
-        ApprovalOutcome(shown[3], Verdict.WITHDRAWN),
-        ApprovalOutcome(shown[2], Verdict.EXPIRED),
+        ApprovalOutcome(shown[0], ApprovalVerdict.APPROVED, "ann"),
+        ApprovalOutcome(shown[1], ApprovalVerdict.DENIED, "bob", "no"),
+        ApprovalOutcome(shown[3], ApprovalVerdict.WITHDRAWN),
+        ApprovalOutcome(shown[2], ApprovalVerdict.EXPIRED),
     ]
     assert "no mail today" in caplog.text
 

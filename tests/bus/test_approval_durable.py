@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from penstock import WalMessageQueue
-from penstock.bus.approval import Approval, ApprovalOutcome, Verdict
+from penstock.bus.approval import Approval, ApprovalOutcome, ApprovalVerdict
 from penstock.bus.bus import MessageBus
 from penstock.errors import Closed, StoreFailed
 from penstock.messages import Code
@@ -68,7 +68,7 @@ async def test_what_expired_while_the_bus_was_down_expires_at_the_start(clock, r
     async with bus:
         await settled()
         assert bus.approvals.pending() == []
-        assert [one.verdict for one in decided] == [Verdict.EXPIRED]
+        assert [one.verdict for one in decided] == [ApprovalVerdict.EXPIRED]
     assert journals.held["bus.approvals"] == {}
     assert refunded == []
 

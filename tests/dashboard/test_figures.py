@@ -13,10 +13,10 @@ from penstock.dashboard.figures import BAD, GOOD, NOTICE, LagPoint
 from penstock.dashboard.sampler import GROUPS_MAX, POINTS_MAX, Sampler
 from penstock.observe import (
     Cause,
+    GroupActivity,
     GroupKind,
     GroupPartition,
     GroupSnapshot,
-    GroupState,
     LogPartition,
     Observer,
     Snapshot,
@@ -35,14 +35,14 @@ def group(committed: int = 0, end: int = 0, **fields: Any) -> GroupSnapshot:
         lag_records=end - committed,
         lag_seconds=0.0,
         progress_seconds=0.0,
-        state=GroupState.RUNNING,
+        state=GroupActivity.RUNNING,
     )
     given: dict[str, Any] = {
         "kind": GroupKind.LOG,
         "source": "log",
         "group": "billing",
         "topic": "orders",
-        "state": GroupState.RUNNING,
+        "state": GroupActivity.RUNNING,
         "cause": None,
         "lag_records": end - committed,
         "lag_seconds": 0.0,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from penstock import System
-from penstock.observe import Cause, GroupKind, GroupState, Observer, prometheus_text
+from penstock.observe import Cause, GroupActivity, GroupKind, Observer, prometheus_text
 from penstock.streaming.lag_pressure import GroupLag
 from penstock.testing import VirtualClock
 
@@ -55,7 +55,7 @@ async def test_a_query_is_a_group_that_may_stall():
     [query] = snapshot.queries
     assert (query.group, query.micro_batch, query.lag_records) == ("shop.paid", 4, 10)
     [group] = snapshot.groups
-    assert (group.kind, group.state) == (GroupKind.SPARK, GroupState.RUNNING)
+    assert (group.kind, group.state) == (GroupKind.SPARK, GroupActivity.RUNNING)
     assert b'penstock_query_state_rows{group="shop.paid",pipeline="shop"} 7.0' in prometheus_text(
         observer
     )
@@ -72,5 +72,5 @@ async def test_a_query_is_a_group_that_may_stall():
     assert not observer.health().alive
     queries.records = 0
     [group] = (await observer.look()).groups
-    assert group.state is GroupState.IDLE
+    assert group.state is GroupActivity.IDLE
     assert not observer.health().ready, "a query that failed reads nothing more"

@@ -8,7 +8,7 @@ import pytest
 import penstock
 from penstock import Event, MessageBus, WalMessageQueue, topic
 from penstock.errors import InvalidOption
-from penstock.observe import GroupState, Observer
+from penstock.observe import GroupActivity, Observer
 
 
 @topic("seen", key="number")
@@ -30,7 +30,7 @@ async def test_a_durable_bus_brings_its_log_and_its_groups(tmp_path):
         await bus.settle()
         while not (group := readers(snapshot := await observer.look())) or group.lag_records:
             await asyncio.sleep(0.005)  # what is handled is committed a moment later
-    assert (group.topic, group.state, group.lag_records) == ("seen", GroupState.IDLE, 0)
+    assert (group.topic, group.state, group.lag_records) == ("seen", GroupActivity.IDLE, 0)
     assert group.local
     [partition] = group.partitions
     assert (partition.committed, partition.end) == (10, 10)

@@ -19,7 +19,7 @@ from penstock import (
     hot_path,
     topic,
 )
-from penstock.observe import Cause, GroupKind, GroupState, Observer
+from penstock.observe import Cause, GroupActivity, GroupKind, Observer
 from penstock.testing import VirtualClock
 
 STALL = 30.0
@@ -91,12 +91,12 @@ async def test_a_handler_that_does_not_return_is_a_stall_with_its_stack(
             bus.subscribe(Work, charge)
         await bus.publish(Work(1))
         await turn()
-        assert group_of(observer.snapshot()).state is GroupState.RUNNING
+        assert group_of(observer.snapshot()).state is GroupActivity.RUNNING
         clock.advance(STALL - 1)
-        assert group_of(observer.snapshot()).state is GroupState.RUNNING
+        assert group_of(observer.snapshot()).state is GroupActivity.RUNNING
         clock.advance(1)
         snapshot = observer.snapshot()
-        assert group_of(snapshot).state is GroupState.STALLED
+        assert group_of(snapshot).state is GroupActivity.STALLED
         [stall] = snapshot.stalls
         assert (stall.group, stall.topic, stall.cause) == ("shop", "work", Cause.HANDLER)
         assert stall.seconds == STALL
@@ -107,7 +107,7 @@ async def test_a_handler_that_does_not_return_is_a_stall_with_its_stack(
         gate.set()
         await bus.settle()
         snapshot = observer.snapshot()
-        assert group_of(snapshot).state is GroupState.IDLE
+        assert group_of(snapshot).state is GroupActivity.IDLE
         assert not snapshot.stalls
 
 
@@ -187,7 +187,7 @@ async def test_an_open_circuit_is_the_cause(observer, system, clock):
         await turn()
         observer.snapshot()
         clock.advance(2)
-        assert group_of(observer.snapshot()).state is GroupState.PAUSED
+        assert group_of(observer.snapshot()).state is GroupActivity.PAUSED
         clock.advance(STALL)
         [stall] = observer.snapshot().stalls
         assert stall.cause is Cause.CIRCUIT_OPEN

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import StreamingScalingManager, System, WalMessageQueue
-from penstock.observe import Cause, GroupKind, GroupState, Observer
+from penstock.observe import Cause, GroupActivity, GroupKind, Observer
 from penstock.testing import VirtualClock
 from penstock.transports import ConnectionStatistics, EmbeddedTransport, Transport
 
@@ -179,7 +179,7 @@ async def test_a_broker_that_is_away_is_the_cause(observer, clock, caplog):
         async with broker.subscribe("orders", "billing"):
             pass
         observer.watch(broker)
-        assert (await observer.look()).groups[0].state is GroupState.IDLE
+        assert (await observer.look()).groups[0].state is GroupActivity.IDLE
         await broker.produce("orders", [b"1"])
         [group] = (await observer.look()).groups
         assert (group.kind, group.lag_records) == (GroupKind.BROKER, 1)
@@ -187,7 +187,7 @@ async def test_a_broker_that_is_away_is_the_cause(observer, clock, caplog):
         broker.away = True
         clock.advance(2)
         [group] = (await observer.look()).groups
-        assert (group.state, group.cause) == (GroupState.PAUSED, Cause.BROKER_SILENT)
+        assert (group.state, group.cause) == (GroupActivity.PAUSED, Cause.BROKER_SILENT)
         assert not observer.health().ready
         clock.advance(STALL)
         snapshot = await observer.look()

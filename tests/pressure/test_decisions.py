@@ -15,7 +15,7 @@ from penstock.pressure import (
     BackpressureThresholds,
     PublishDecision,
     PublishRules,
-    Verdict,
+    PublishVerdict,
 )
 from penstock.pressure.decisions import decide, delay_at, shed
 
@@ -27,9 +27,13 @@ BLOCK, SHED = BackpressureStrategy.BLOCK_PRODUCER, BackpressureStrategy.SHED_LOA
 @pytest.mark.acceptance(65)
 def test_a_decision_is_a_value_with_three_constants():
     proceed, warn, reject = PublishDecision.PROCEED, PublishDecision.WARN, PublishDecision.REJECT
-    assert (proceed.verdict, proceed.delay, proceed.header) == (Verdict.PROCEED, 0, None)
-    assert (warn.verdict, warn.level, warn.header) == (Verdict.PROCEED, WARNING, "warning")
-    assert (reject.verdict, reject.level, reject.retry_after) == (Verdict.REJECT, SHEDDING, 1.0)
+    assert (proceed.verdict, proceed.delay, proceed.header) == (PublishVerdict.PROCEED, 0, None)
+    assert (warn.verdict, warn.level, warn.header) == (PublishVerdict.PROCEED, WARNING, "warning")
+    assert (reject.verdict, reject.level, reject.retry_after) == (
+        PublishVerdict.REJECT,
+        SHEDDING,
+        1.0,
+    )
     assert proceed.proceeds
     assert not reject.proceeds
     assert reject.rejected

@@ -12,7 +12,7 @@ from penstock.messages import Command, Event, topic
 from penstock.pressure.channel import Channel
 from penstock.resilience.bus import ResilientMessageBus
 from penstock.resilience.retry import Retry
-from penstock.testing import Schedule
+from penstock.testing import SeededSchedule
 from penstock.testing.bus_fixtures import check_books
 
 ACTORS = 3
@@ -42,7 +42,7 @@ def check_stopped(bus: MessageBus) -> None:
     assert bus.statistics().events_unsettled == 0
 
 
-async def commands(schedule: Schedule) -> None:
+async def commands(schedule: SeededSchedule) -> None:
     """Commands that call commands; each gets its own answer."""
     answers: Counter[int] = Counter()
     async with MessageBus(system=schedule.system) as bus:
@@ -68,7 +68,7 @@ async def commands(schedule: Schedule) -> None:
     assert schedule.loop.time() < 1, "somebody was not woken"
 
 
-async def events(schedule: Schedule) -> None:
+async def events(schedule: SeededSchedule) -> None:
     """A small queue, handlers that take their time: in order, once, none lost."""
     seen: dict[int, list[int]] = {actor: [] for actor in range(ACTORS)}
     accepted: dict[int, list[int]] = {actor: [] for actor in range(ACTORS)}
@@ -104,7 +104,7 @@ async def events(schedule: Schedule) -> None:
     assert schedule.loop.time() < 1, "somebody was not woken"
 
 
-async def sessions(schedule: Schedule) -> None:
+async def sessions(schedule: SeededSchedule) -> None:
     """Sessions that come and go while their events are on the way."""
     handled: list[str] = []
     async with MessageBus(system=schedule.system) as bus:
@@ -127,7 +127,7 @@ async def sessions(schedule: Schedule) -> None:
     check_stopped(bus)
 
 
-async def resilience(schedule: Schedule) -> None:
+async def resilience(schedule: SeededSchedule) -> None:
     """Handlers that fail now and then: each event is handled, or a dead letter."""
     tries: Counter[int] = Counter()
     done: set[int] = set()
@@ -158,7 +158,7 @@ async def resilience(schedule: Schedule) -> None:
     check_books(bus)
 
 
-async def stopping(schedule: Schedule) -> None:
+async def stopping(schedule: SeededSchedule) -> None:
     """The bus stops while it is used: everybody gets an answer, and nothing goes on."""
     handled = 0
     bus = MessageBus(queue=QueueOptions(capacity=2), system=schedule.system)
@@ -198,7 +198,7 @@ async def stopping(schedule: Schedule) -> None:
     assert handled == count, "it goes on"
 
 
-async def channel(schedule: Schedule) -> None:
+async def channel(schedule: SeededSchedule) -> None:
     """Senders that wait for room, takers that wait for something: nobody waits for ever."""
     pipe: Channel[int] = Channel(schedule.random.choice([1, 2, 4]), system=schedule.system)
     taken: list[int] = []

@@ -14,7 +14,7 @@ from penstock.log.subscription import RecordBatch
 from penstock.messages import Event
 from penstock.streaming import CheckpointedBatch, DatabaseCheckpoints, exactly_once
 from penstock.streaming.manager import StreamingScalingManager
-from penstock.testing import Schedule
+from penstock.testing import SeededSchedule
 from penstock.transports.embedded import EmbeddedTransport
 from penstock.transports.records import StreamBatch
 from tests.schedules.bus_scenarios import ended
@@ -32,7 +32,7 @@ def numbers(batch: RecordBatch | StreamBatch) -> list[int]:
     return [int(one.value or b"") for one in batch.records]
 
 
-async def publishing(schedule: Schedule) -> None:
+async def publishing(schedule: SeededSchedule) -> None:
     """Publishers and a subscriber, any of which may be cancelled; a buffer that fills up."""
     acknowledged: set[int] = set()
     place = Place(schedule)
@@ -70,7 +70,7 @@ async def publishing(schedule: Schedule) -> None:
     assert schedule.cancelled or left == stored
 
 
-async def subscribing(schedule: Schedule) -> None:
+async def subscribing(schedule: SeededSchedule) -> None:
     """A reader that is cancelled, and comes again: behind what it committed nothing is missing."""
     done: list[int] = []
     delivered: set[int] = set()
@@ -108,7 +108,7 @@ async def again(read: Callable[[], Awaitable[None]]) -> None:
 class Members:
     """Members of a group in processes of their own, on one disk."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: SeededSchedule) -> None:
         self.schedule = schedule
         self.place = Place(schedule)
         self.total = 2 * EACH
@@ -140,7 +140,7 @@ class Members:
         self.done.extend(numbers(batch))
 
 
-async def groups(schedule: Schedule) -> None:
+async def groups(schedule: SeededSchedule) -> None:
     """Members come, go and are cancelled: every record is committed once, by one of them."""
     members = Members(schedule)
     async with members.process() as transport:
@@ -164,7 +164,7 @@ async def last(members: Members, transport: EmbeddedTransport) -> None:
     members.total = len(members.done)
 
 
-async def booking(schedule: Schedule) -> None:
+async def booking(schedule: SeededSchedule) -> None:
     """Members that book in a database while their group changes: each record once, none left out."""
     members = Members(schedule)
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
@@ -213,7 +213,7 @@ def save(batch: CheckpointedBatch, connection: sqlite3.Connection) -> None:
         batch.save_blocking(connection)
 
 
-async def manager(schedule: Schedule) -> None:
+async def manager(schedule: SeededSchedule) -> None:
     """The manager of streams: what is published is handled, while publishers are cancelled."""
     accepted: set[int] = set()
     handled: list[int] = []
@@ -243,7 +243,7 @@ async def manager(schedule: Schedule) -> None:
     assert set(handled) <= set(range(2 * EACH))
 
 
-async def transactions(schedule: Schedule) -> None:
+async def transactions(schedule: SeededSchedule) -> None:
     """Transactions that are cancelled anywhere: each is there as a whole, or not at all."""
     done: set[int] = set()
     place = Place(schedule)
@@ -271,7 +271,7 @@ class Kept(Event):
     number: int
 
 
-async def durable_events(schedule: Schedule) -> None:
+async def durable_events(schedule: SeededSchedule) -> None:
     """A bus that keeps its events: what was published durably is handled, by it or by the next one."""
     accepted: set[int] = set()
     handled: Counter[int] = Counter()

@@ -9,7 +9,7 @@ from penstock.stores.base import StoreCapabilities
 from penstock.stores.gate import no_such_key
 from penstock.stores.memory import MemoryStore
 from penstock.system import Buffer, System, Watch
-from penstock.testing import Schedule, SimulatedDisk
+from penstock.testing import SeededSchedule, SimulatedDisk
 from penstock.testing.loop import ScheduledLoop
 from penstock.transports.embedded import EmbeddedTransport
 
@@ -80,7 +80,7 @@ class MemoryWatch:
 class Place:
     """A directory that all processes of a schedule share."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: SeededSchedule) -> None:
         self._schedule = schedule
         self.disk = SimulatedDisk()
         self.on_disk = schedule.seed % DISK_EVERY < 2

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.pressure.buffer import Turns
 from penstock.streaming.database_loop import ExactlyOnce
-from penstock.testing import Schedule, ScheduleFailed, run_schedule, run_schedules
+from penstock.testing import ScheduleFailed, SeededSchedule, run_schedule, run_schedules
 from tests.crash.rigs import seed_of
 from tests.schedules import bus_scenarios, log_scenarios
 from tests.scoreboard import Scores, amount, short_amount
@@ -76,7 +76,7 @@ def test_millions_of_orders_break_nothing(request, scenario, part, scored):
 
 def cancel_at_steps(scenario: Any, seed: int, steps_max: int | None, scored: Scores) -> None:
     """One order of the tasks, again for each step at which somebody can be cancelled."""
-    whole = Schedule(seed)
+    whole = SeededSchedule(seed)
     whole.run(scenario)
     steps = range(0, whole.steps, max(1, whole.steps // (steps_max or whole.steps)))
     for cancel_at in steps:

@@ -16,7 +16,7 @@ import pytest
 from penstock.log import group_file
 from penstock.log.producer_file import ProducerFile
 from penstock.streaming import guarded_store
-from penstock.testing import Schedule
+from penstock.testing import SeededSchedule
 from penstock.transports import EmbeddedTransport
 from tests.crash.kill_rig import processes
 from tests.crash.rigs import seed_of
@@ -54,7 +54,7 @@ def try_late(scenario: Any, seed: int, count: int) -> Tries:
     tries = Tries()
     while tries.tried < count:
         # An even seed: a schedule in which nobody is cancelled.
-        Schedule(2 * seed).run(lambda schedule: scenario(schedule, tries))
+        SeededSchedule(2 * seed).run(lambda schedule: scenario(schedule, tries))
         seed += 1
     return tries
 

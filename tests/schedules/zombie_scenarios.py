@@ -14,7 +14,7 @@ from penstock.log.topic import TopicConfig
 from penstock.stores import MemoryStore
 from penstock.streaming import CheckpointStore, DatabaseCheckpoints
 from penstock.system import System, Timer
-from penstock.testing import Schedule, SimulatedDisk
+from penstock.testing import SeededSchedule, SimulatedDisk
 from penstock.testing.schedules import LoopClock
 from penstock.transports.embedded import EmbeddedTransport
 from penstock.transports.records import StreamBatch
@@ -54,7 +54,7 @@ class StoppedClock(LoopClock):
         return super().call_after(seconds, lambda: None if self.stopped else callback())
 
 
-def stoppable(schedule: Schedule, disk: SimulatedDisk) -> tuple[System, StoppedClock]:
+def stoppable(schedule: SeededSchedule, disk: SimulatedDisk) -> tuple[System, StoppedClock]:
     clock = StoppedClock(schedule.loop)
     machine = schedule.machine(disk)
     return System(disk, clock, machine.random, machine.worker), clock
@@ -65,7 +65,7 @@ def transport_on(system: System) -> EmbeddedTransport:
     return EmbeddedTransport(PATH, defaults=defaults, maintenance_interval=None, system=system)
 
 
-async def of_groups(schedule: Schedule, tries: Tries) -> None:
+async def of_groups(schedule: SeededSchedule, tries: Tries) -> None:
     """A member whose lease ran out, and what it tries with any offset."""
     store, system = MemoryStore(), schedule.system
     one, other = (
@@ -87,7 +87,7 @@ async def of_groups(schedule: Schedule, tries: Tries) -> None:
     await owner.leave()
 
 
-async def of_consumers(schedule: Schedule, tries: Tries) -> None:
+async def of_consumers(schedule: SeededSchedule, tries: Tries) -> None:
     """A consumer that was stopped with a batch in its hands: acknowledgements and transactions."""
     disk = SimulatedDisk()
     system, clock = stoppable(schedule, disk)
@@ -123,7 +123,7 @@ async def _late_acknowledgements(tries: Tries, zombie: Any, batch: StreamBatch) 
     await tries.late("end", zombie.commit({0: 6}))
 
 
-async def of_producers(schedule: Schedule, tries: Tries) -> None:
+async def of_producers(schedule: SeededSchedule, tries: Tries) -> None:
     """A producer whose name was taken over: sequences, transactions, numbers."""
     disk = SimulatedDisk()
     defaults = TopicConfig(partitions=1)
@@ -152,7 +152,7 @@ async def of_producers(schedule: Schedule, tries: Tries) -> None:
     assert b"zombie" not in values
 
 
-async def of_checkpoints(schedule: Schedule, tries: Tries) -> None:
+async def of_checkpoints(schedule: SeededSchedule, tries: Tries) -> None:
     """Positions in a store: a generation that is over commits no more, whoever knows it."""
     store = MemoryStore()
     zombie, owner = (CheckpointStore(store, system=schedule.system) for _ in range(2))
@@ -173,7 +173,7 @@ def _batch(first: int, count: int) -> StreamBatch:
     return StreamBatch(TOPIC, 0, records, first + count)
 
 
-async def of_databases(schedule: Schedule, tries: Tries) -> None:
+async def of_databases(schedule: SeededSchedule, tries: Tries) -> None:
     """Positions in the user's database: who was replaced changes no row."""
     checkpoints = DatabaseCheckpoints("billing")
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:

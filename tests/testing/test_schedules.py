@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from penstock.testing import Schedule, ScheduleFailed, run_schedule, run_schedules
+from penstock.testing import ScheduleFailed, SeededSchedule, run_schedule, run_schedules
 
 
 def traced(seed):
@@ -199,7 +199,7 @@ def test_a_failed_run_leaves_nothing_that_warns():
         schedule.spawn(asyncio.Event().wait())
         raise LookupError("seen")
 
-    schedule = Schedule(3)
+    schedule = SeededSchedule(3)
     with pytest.raises(ScheduleFailed, match="LookupError: seen"):
         schedule.run(scenario)
     assert schedule.loop.is_closed()

@@ -10,9 +10,9 @@ from penstock.bus.approval import (
     ApprovalOutcome,
     ApprovalResult,
     ApprovalStatistics,
+    ApprovalVerdict,
     Decision,
     PendingApproval,
-    Verdict,
 )
 from penstock.bus.approvals import Approvals
 from penstock.bus.batching import BatchFailed, Batching
@@ -25,7 +25,7 @@ from penstock.bus.groups import AtomicGroup
 from penstock.bus.handlers import Handler
 from penstock.bus.intake import QueueOptions
 from penstock.bus.journal import Journal, JournalLog
-from penstock.bus.middleware import Middleware, Next, Observer
+from penstock.bus.middleware import MessageObserver, Middleware, Next
 from penstock.bus.middlewares import Logging, RateLimit, RetryMiddleware, Validation
 from penstock.bus.queue import BoundedEventQueue, EventQueueStatistics, Overflow
 from penstock.bus.recurrence import Missed
@@ -40,6 +40,7 @@ __all__ = [
     "ApprovalOutcome",
     "ApprovalResult",
     "ApprovalStatistics",
+    "ApprovalVerdict",
     "Approvals",
     "AtomicGroup",
     "BatchFailed",
@@ -57,10 +58,10 @@ __all__ = [
     "Logging",
     "MessageBus",
     "MessageCodec",
+    "MessageObserver",
     "Middleware",
     "Missed",
     "Next",
-    "Observer",
     "Outcome",
     "Overflow",
     "PendingApproval",
@@ -75,7 +76,6 @@ __all__ = [
     "Timing",
     "Tracing",
     "Validation",
-    "Verdict",
     "current_envelope",
     "filters",
 ]

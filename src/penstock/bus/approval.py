@@ -34,7 +34,7 @@ class Decision(enum.Enum):
     DENY = "deny"
 
 
-class Verdict(enum.Enum):
+class ApprovalVerdict(enum.Enum):
     """How the wait for an approval ended."""
 
     APPROVED = "approved"
@@ -77,7 +77,7 @@ class ApprovalOutcome:
     """How an approval ended."""
 
     approval: PendingApproval
-    verdict: Verdict
+    verdict: ApprovalVerdict
     by: str | None = None
     """Who decided; None when nobody did."""
     reason: str = ""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.bus.approval import PendingApproval, Verdict
+from penstock.bus.approval import ApprovalVerdict, PendingApproval
 from penstock.bus.timers import PendingCall
 from penstock.errors import ApprovalDenied, ApprovalExpired, NotPending, PenstockError
 from penstock.messages import Envelope
@@ -46,7 +46,7 @@ class Request:
 class Decided(NamedTuple):
     """What is done at a decision."""
 
-    verdict: Verdict
+    verdict: ApprovalVerdict
     by: str | None = None
     reason: str = ""
 
@@ -64,14 +64,14 @@ def answer(request: Request, error: PenstockError | None) -> None:
 
 def raise_unless_approved(shown: PendingApproval, verdict: Decided) -> None:
     """Raise ApprovalDenied or ApprovalExpired."""
-    if verdict.verdict is Verdict.DENIED:
+    if verdict.verdict is ApprovalVerdict.DENIED:
         raise ApprovalDenied(
             f"{verdict.by} did not approve {shown.id}: {verdict.reason or 'no reason given'}",
             approval_id=shown.id,
             reason=verdict.reason,
             decided_by=verdict.by,
         )
-    if verdict.verdict is Verdict.EXPIRED:
+    if verdict.verdict is ApprovalVerdict.EXPIRED:
         raise ApprovalExpired(
             f"nobody approved {shown.id} before {shown.expires.isoformat()}", approval_id=shown.id
         )

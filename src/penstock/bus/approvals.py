@@ -18,10 +18,10 @@ from penstock.bus.approval import (
     ApprovalOutcome,
     ApprovalResult,
     ApprovalStatistics,
+    ApprovalVerdict,
     DecidedCallback,
     PendingApproval,
     RequestedCallback,
-    Verdict,
 )
 from penstock.bus.approval_records import (
     Decided,
@@ -87,7 +87,7 @@ class Approvals:
         self._on_requested: list[RequestedCallback] = []
         self._on_decided: list[DecidedCallback] = []
         self._results: deque[ApprovalResult] = deque(maxlen=RESULTS_MAX)
-        self._counts: Counter[Verdict] = Counter()
+        self._counts: Counter[ApprovalVerdict] = Counter()
         self._unreadable = 0
         self._deciding: set[asyncio.Task[None]] = set()
         self._approved: list[Request] = []
@@ -105,11 +105,11 @@ class Approvals:
 
         On disk before the handler is called. Cancelled, it is decided all the same.
         """
-        await self._decide(name, Decided(Verdict.APPROVED, by))
+        await self._decide(name, Decided(ApprovalVerdict.APPROVED, by))
 
     async def deny(self, name: str, *, by: str, reason: str = "") -> None:
         """Do not let the command run; NotPending when it is decided, expired or withdrawn."""
-        await self._decide(name, Decided(Verdict.DENIED, by, reason))
+        await self._decide(name, Decided(ApprovalVerdict.DENIED, by, reason))
 
     def policy(self, function: Function) -> Function:
         """Ask this function first; the first policy that decides counts. Also as a decorator.
@@ -139,10 +139,10 @@ class Approvals:
         """The figures of this moment."""
         return ApprovalStatistics(
             pending=len(self._requests),
-            approved=self._counts[Verdict.APPROVED],
-            denied=self._counts[Verdict.DENIED],
-            expired=self._counts[Verdict.EXPIRED],
-            withdrawn=self._counts[Verdict.WITHDRAWN],
+            approved=self._counts[ApprovalVerdict.APPROVED],
+            denied=self._counts[ApprovalVerdict.DENIED],
+            expired=self._counts[ApprovalVerdict.EXPIRED],
+            withdrawn=self._counts[ApprovalVerdict.WITHDRAWN],
             unreadable=self._unreadable,
         )
 
@@ -228,7 +228,7 @@ class Approvals:
         """The caller is gone, or the journal did not take it: it never runs."""
         self._forget(request)
         self._keeper.post({f"a/{request.shown.id}": None})
-        self._count(request.shown, Decided(Verdict.WITHDRAWN))
+        self._count(request.shown, Decided(ApprovalVerdict.WITHDRAWN))
 
     # Deciding
 
@@ -245,7 +245,7 @@ class Approvals:
 
     async def _record(self, request: Request, verdict: Decided) -> None:
         name = request.shown.id
-        approved_by = verdict.by if verdict.verdict is Verdict.APPROVED else None
+        approved_by = verdict.by if verdict.verdict is ApprovalVerdict.APPROVED else None
         change = None
         if approved_by is not None and self._keeper.durable:
             change = store(request, approved_by)
@@ -264,7 +264,7 @@ class Approvals:
     def _expire(self, request: Request) -> None:
         if not request.deciding and not self._paused:
             self._keeper.post({f"a/{request.shown.id}": None})
-            self._finish(request, Decided(Verdict.EXPIRED))
+            self._finish(request, Decided(ApprovalVerdict.EXPIRED))
 
     def _finish(self, request: Request, verdict: Decided) -> None:
         self._forget(request)
@@ -276,7 +276,7 @@ class Approvals:
                 answer(request, error)
             else:
                 answer(request, None)
-        elif verdict.verdict is Verdict.APPROVED:
+        elif verdict.verdict is ApprovalVerdict.APPROVED:
             self._approved.append(request)
             self.handlers_changed()
 

@@ -28,7 +28,7 @@ from penstock.bus.intake import (
     wait_for_outcome,
 )
 from penstock.bus.journal import JournalLog
-from penstock.bus.middleware import Middleware, Observer
+from penstock.bus.middleware import MessageObserver, Middleware
 from penstock.bus.registry import Registry
 from penstock.bus.schedule import Schedule
 from penstock.bus.session import Session
@@ -324,7 +324,7 @@ class MessageBus:
         if commands:
             self._commands.middleware.append(middleware)
 
-    def observe(self, observer: Observer) -> None:
+    def observe(self, observer: MessageObserver) -> None:
         """Let an observer, such as :class:`Tracing`, mark what is published and see it handled."""
         self._intake.stamp = observer.stamp
         self.use(observer.middleware)

@@ -14,7 +14,7 @@ EventMiddleware = Middleware
 CommandMiddleware = Middleware
 
 
-class Observer(Protocol):
+class MessageObserver(Protocol):
     """Sees every message twice: when it is published, and when it is handled."""
 
     def stamp(self, message: Any) -> Mapping[str, str]:

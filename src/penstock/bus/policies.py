@@ -5,7 +5,7 @@ from __future__ import annotations
 from inspect import isawaitable
 from typing import Any
 
-from penstock.bus.approval import Decision, PendingApproval, Policy, Verdict
+from penstock.bus.approval import ApprovalVerdict, Decision, PendingApproval, Policy
 from penstock.bus.approval_records import Decided
 from penstock.bus.timers import Timers
 from penstock.errors import DeadlineExceeded, InvalidDecision
@@ -30,7 +30,7 @@ class Policies:
             async with self._timers.deadline(seconds, "ask the approval policies"):
                 return await self._first_answer(shown)
         except DeadlineExceeded:
-            return Decided(Verdict.EXPIRED)
+            return Decided(ApprovalVerdict.EXPIRED)
 
     async def _first_answer(self, shown: PendingApproval) -> Decided | None:
         for policy in self._policies:
@@ -48,9 +48,9 @@ def _decided(policy: Policy, answer: object) -> Decided | None:
     if answer is None:
         return None
     if answer is Decision.APPROVE:
-        return Decided(Verdict.APPROVED, name)
+        return Decided(ApprovalVerdict.APPROVED, name)
     if answer is Decision.DENY:
-        return Decided(Verdict.DENIED, name, "the policy says no")
+        return Decided(ApprovalVerdict.DENIED, name, "the policy says no")
     raise InvalidDecision(
         f"policy {name} answered {answer!r}: return Decision.APPROVE, Decision.DENY, or None when "
         "a human decides",

@@ -14,16 +14,16 @@ from nicegui.elements.mixins.text_element import TextElement
 
 from penstock import errors
 from penstock.dashboard.figures import BAD, GOOD, NOTICE, Finding
-from penstock.observe import GroupState
+from penstock.observe import GroupActivity
 
 logger = logging.getLogger("penstock.dashboard")
 
 ICONS = {GOOD: "check_circle", NOTICE: "info", BAD: "error"}
 MOODS = {
-    GroupState.IDLE: "",
-    GroupState.RUNNING: GOOD,
-    GroupState.PAUSED: NOTICE,
-    GroupState.STALLED: BAD,
+    GroupActivity.IDLE: "",
+    GroupActivity.RUNNING: GOOD,
+    GroupActivity.PAUSED: NOTICE,
+    GroupActivity.STALLED: BAD,
 }
 ROWS_PAGE = 25
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from penstock.observe.progress import Progress
 from penstock.observe.values import (
     Cause,
+    GroupActivity,
     GroupPartition,
     GroupSnapshot,
-    GroupState,
     Stall,
 )
 from penstock.observe.watched import Position, Why
@@ -21,7 +21,7 @@ REBALANCES = 3
 """So many changes of the members without any progress are a loop."""
 
 Explain = Callable[[Position], Why | None]
-WORST = (GroupState.IDLE, GroupState.RUNNING, GroupState.PAUSED, GroupState.STALLED)
+WORST = (GroupActivity.IDLE, GroupActivity.RUNNING, GroupActivity.PAUSED, GroupActivity.STALLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +30,24 @@ class Judged:
 
     position: Position
     progress: Progress
-    state: GroupState
+    state: GroupActivity
     why: Why | None
 
 
 def judge(position: Position, progress: Progress, explain: Explain, stall_seconds: float) -> Judged:
     """The state of a group in a partition. Without anything to do it is idle, whatever else."""
     if not position.records:
-        return Judged(position, progress, GroupState.IDLE, None)
+        return Judged(position, progress, GroupActivity.IDLE, None)
     why = None
     if progress.seconds >= min(NOTICE_SECONDS, stall_seconds):
         why = explain(position)
         if why is None or why.cause is Cause.NO_PROGRESS:
             why = _looping(position, progress) or why
     if progress.seconds >= stall_seconds:
-        return Judged(position, progress, GroupState.STALLED, why or _unknown(position))
+        return Judged(position, progress, GroupActivity.STALLED, why or _unknown(position))
     if why is not None and why.cause is not Cause.HANDLER:
-        return Judged(position, progress, GroupState.PAUSED, why)
-    return Judged(position, progress, GroupState.RUNNING, None)
+        return Judged(position, progress, GroupActivity.PAUSED, why)
+    return Judged(position, progress, GroupActivity.RUNNING, None)
 
 
 def _looping(position: Position, progress: Progress) -> Why | None:

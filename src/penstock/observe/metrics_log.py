@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.observe.metric import COUNTER, GAUGE, HISTOGRAM, Metric, Reader, Sample
-from penstock.observe.values import GroupState, Snapshot
+from penstock.observe.values import GroupActivity, Snapshot
 
 PLACE, GROUP = ("log", "topic", "partition"), ("source", "group", "topic", "partition")
 
@@ -41,7 +41,7 @@ def _group(field: str) -> Reader:
 
 def _stalled(seen: Snapshot) -> Iterator[Sample]:
     for one in seen.groups:
-        stalled = sum(at.state is GroupState.STALLED for at in one.partitions)
+        stalled = sum(at.state is GroupActivity.STALLED for at in one.partitions)
         yield (one.source, one.group, one.topic), stalled
 
 

@@ -18,7 +18,7 @@ from penstock.observe.grouping import grouped, judge, stall_of
 from penstock.observe.health import health_of
 from penstock.observe.progress import ProgressClocks
 from penstock.observe.stacks import stack_of_thread
-from penstock.observe.values import Cause, GroupKind, GroupState, Health, Snapshot, Stall
+from penstock.observe.values import Cause, GroupActivity, GroupKind, Health, Snapshot, Stall
 from penstock.observe.watched import LOOK_TIMEOUT_SECONDS, Position, Sight, Watched, Why
 from penstock.observe.watching import watched
 from penstock.system import SECOND_MS, System
@@ -236,7 +236,7 @@ class Observer:
         explain = _explainer(parts)
         seen = self._clocks.observe(_once([one for part in parts for one in part.positions()]))
         judged = [judge(*one, explain, self.stall_seconds) for one in seen]
-        stalled = [one for one in judged if one.state is GroupState.STALLED]
+        stalled = [one for one in judged if one.state is GroupActivity.STALLED]
         self._latest = Snapshot(
             time_ms=self._system.clock.time_ms(),
             looked_ms=self._looked_ms,

@@ -25,7 +25,7 @@ from penstock.streaming.transport_statistics import TransportStatistics
 from penstock.transports.statistics import ConnectionStatistics
 
 
-class GroupState(enum.StrEnum):
+class GroupActivity(enum.StrEnum):
     """What a group does in a partition."""
 
     IDLE = "idle"
@@ -125,7 +125,7 @@ class GroupPartition:
     """Age of the first record that is not done; 0 when there is none."""
     progress_seconds: float
     """How long ago something was done, or there was nothing to do."""
-    state: GroupState
+    state: GroupActivity
     cause: Cause | None = None
     """What holds it up, for PAUSED and STALLED."""
 
@@ -138,7 +138,7 @@ class GroupSnapshot:
     source: str
     group: str
     topic: str
-    state: GroupState
+    state: GroupActivity
     """That of the partition that is worst off."""
     cause: Cause | None
     lag_records: int

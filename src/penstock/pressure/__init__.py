@@ -6,7 +6,7 @@ from penstock.pressure.contracts import (
     BackpressureContext,
     OnBackpressureChanged,
 )
-from penstock.pressure.decisions import PublishDecision, PublishRules, Verdict
+from penstock.pressure.decisions import PublishDecision, PublishRules, PublishVerdict
 from penstock.pressure.drops import Dropped
 from penstock.pressure.ledger import TopicPressure
 from penstock.pressure.message_bus import (
@@ -45,12 +45,12 @@ __all__ = [
     "PressureStatistics",
     "PublishDecision",
     "PublishRules",
+    "PublishVerdict",
     "Reading",
     "StageStatistics",
     "StreamingBackpressureHandler",
     "StreamingStatistics",
     "Throttle",
     "TopicPressure",
-    "Verdict",
     "lane_readings",
 ]

@@ -34,7 +34,7 @@ DELAY_MAX_SECONDS = 1.0
 RETRY_AFTER_SECONDS = 1.0
 
 
-class Verdict(enum.StrEnum):
+class PublishVerdict(enum.StrEnum):
     """What happens to a message."""
 
     PROCEED = "proceed"
@@ -50,7 +50,7 @@ class PublishDecision:
     WARN: ClassVar[PublishDecision]
     REJECT: ClassVar[PublishDecision]
 
-    verdict: Verdict
+    verdict: PublishVerdict
     why: str
     level: BackpressureState
     delay: float | None = 0.0
@@ -65,17 +65,17 @@ class PublishDecision:
     @property
     def proceeds(self) -> bool:
         """Whether the message goes through, at once or later."""
-        return self.verdict is not Verdict.REJECT
+        return self.verdict is not PublishVerdict.REJECT
 
     @property
     def delayed(self) -> bool:
         """Whether the publisher has to wait."""
-        return self.verdict is Verdict.DELAY
+        return self.verdict is PublishVerdict.DELAY
 
     @property
     def rejected(self) -> bool:
         """Whether the message is refused."""
-        return self.verdict is Verdict.REJECT
+        return self.verdict is PublishVerdict.REJECT
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -84,16 +84,16 @@ class PublishDecision:
 
 
 PublishDecision.PROCEED = PublishDecision(
-    verdict=Verdict.PROCEED, why="there is room", level=NORMAL
+    verdict=PublishVerdict.PROCEED, why="there is room", level=NORMAL
 )
 PublishDecision.WARN = PublishDecision(
-    verdict=Verdict.PROCEED,
+    verdict=PublishVerdict.PROCEED,
     why="it fills up: the consumer is told",
     level=WARNING,
     header="warning",
 )
 PublishDecision.REJECT = PublishDecision(
-    verdict=Verdict.REJECT,
+    verdict=PublishVerdict.REJECT,
     why="it is nearly full: what is not critical is refused",
     level=SHEDDING,
     retry_after=RETRY_AFTER_SECONDS,
@@ -173,4 +173,4 @@ def _refuses(level: BackpressureState, strategy: BackpressureStrategy) -> bool:
 
 
 def _delayed(level: BackpressureState, delay: float, why: str) -> PublishDecision:
-    return PublishDecision(verdict=Verdict.DELAY, why=why, level=level, delay=delay)
+    return PublishDecision(verdict=PublishVerdict.DELAY, why=why, level=level, delay=delay)

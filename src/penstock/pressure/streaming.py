@@ -18,7 +18,7 @@ from penstock.pressure.contracts import BackpressureContext, OnBackpressureChang
 from penstock.pressure.decisions import (
     RETRY_AFTER_SECONDS,
     PublishDecision,
-    Verdict,
+    PublishVerdict,
     shed,
 )
 from penstock.pressure.drops import DropLog, Dropped
@@ -214,7 +214,9 @@ class StreamingBackpressureHandler(Generic[Item]):
             return _delay(level, f"{context.depth} of {context.capacity} are waiting")
         if acting is DEGRADE_QUALITY:
             return self._degrade(level, share)
-        return PublishDecision(verdict=Verdict.PROCEED, why=f"{acting.value}: passes", level=level)
+        return PublishDecision(
+            verdict=PublishVerdict.PROCEED, why=f"{acting.value}: passes", level=level
+        )
 
     def _is_crowded(self, context: BackpressureContext, *, has_turn: bool) -> bool:
         return self._buffer.is_crowded(has_turn=has_turn) or context.depth >= self._limit()
@@ -239,7 +241,7 @@ class StreamingBackpressureHandler(Generic[Item]):
 
     def _refusal(self, level: BackpressureState) -> PublishDecision:
         return PublishDecision(
-            verdict=Verdict.REJECT,
+            verdict=PublishVerdict.REJECT,
             why=f"{self.subsystem} is {self._utilisation:.0%} full and sheds load",
             level=level,
             retry_after=self.retry_after,
@@ -249,7 +251,9 @@ class StreamingBackpressureHandler(Generic[Item]):
         directive = directive_for(level, share)
         self._degraded += directive.degraded
         why = f"it is {share:.0%} full: {'leave things out' if directive.degraded else 'all fits'}"
-        return PublishDecision(verdict=Verdict.PROCEED, why=why, level=level, directive=directive)
+        return PublishDecision(
+            verdict=PublishVerdict.PROCEED, why=why, level=level, directive=directive
+        )
 
     # Consumers
 
@@ -316,4 +320,4 @@ class StreamingBackpressureHandler(Generic[Item]):
 
 
 def _delay(level: BackpressureState, why: str) -> PublishDecision:
-    return PublishDecision(verdict=Verdict.DELAY, why=why, level=level, delay=None)
+    return PublishDecision(verdict=PublishVerdict.DELAY, why=why, level=level, delay=None)

@@ -15,7 +15,7 @@ from penstock.bus.delivery import Outcome
 from penstock.bus.groups import AtomicGroup
 from penstock.bus.handlers import Filter, Handler, Target
 from penstock.bus.intake import PUBLISH_TIMEOUT_SECONDS
-from penstock.bus.middleware import Observer
+from penstock.bus.middleware import MessageObserver
 from penstock.bus.session import Session
 from penstock.bus.statistics import BusStatistics, StopReport
 from penstock.errors import InvalidOption, LimitReached
@@ -240,7 +240,7 @@ class ScalableMessageBus(_Bus):
         if self._durable is not None:
             self._durable.left(group)
 
-    def observe(self, observer: Observer) -> None:
+    def observe(self, observer: MessageObserver) -> None:
         """As :meth:`MessageBus.observe`."""
         self._end_short_way()
         self._inner.observe(observer)

@@ -17,7 +17,7 @@ from penstock.streaming.committing import AutoCommit
 from penstock.streaming.database import DatabaseCheckpoints, DatabaseClaim
 from penstock.streaming.database_loop import CheckpointedBatch, ExactlyOnce, exactly_once
 from penstock.streaming.event_stream import EventStream
-from penstock.streaming.key_lanes import StreamRecord
+from penstock.streaming.key_lanes import KeyedRecord
 from penstock.streaming.lag_pressure import GroupLag, LagLimit, LagPressure
 from penstock.streaming.manager import StreamingScalingManager
 from penstock.streaming.parallel import ParallelConsumer
@@ -52,6 +52,7 @@ __all__ = [
     "GroupCoordinator",
     "GroupLag",
     "GroupState",
+    "KeyedRecord",
     "LagLimit",
     "LagPressure",
     "Measurement",
@@ -77,7 +78,6 @@ __all__ = [
     "StreamCheckpoint",
     "StreamEvent",
     "StreamLimits",
-    "StreamRecord",
     "StreamRun",
     "StreamingScalingManager",
     "TopicPartition",

@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from penstock.streaming.progress import PartitionProgress
 
 
-class StreamRecord(Protocol):
+class KeyedRecord(Protocol):
     """What a record of any transport has."""
 
     @property
@@ -32,7 +32,7 @@ class StreamRecord(Protocol):
         ...
 
 
-Taken = TypeVar("Taken", bound=StreamRecord)
+Taken = TypeVar("Taken", bound=KeyedRecord)
 LaneName = tuple[int, Any]
 """A partition and a key."""
 

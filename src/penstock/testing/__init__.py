@@ -31,7 +31,7 @@ from penstock.testing.history import HistoryRecorder, read_history
 from penstock.testing.history_report import Anomaly, HistoryReport, check_history
 from penstock.testing.journals import MemoryJournals
 from penstock.testing.recording import assert_published, record, settle
-from penstock.testing.schedules import Schedule, ScheduleFailed, run_schedule, run_schedules
+from penstock.testing.schedules import ScheduleFailed, SeededSchedule, run_schedule, run_schedules
 from penstock.testing.worker import InlineWorker, simulated_system
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ __all__ = [
     "MemoryJournals",
     "QueueConformance",
     "ScalableSubsystemConformance",
-    "Schedule",
     "ScheduleFailed",
+    "SeededSchedule",
     "SimulatedDisk",
     "StoreConformance",
     "TransportConformance",

@@ -39,7 +39,7 @@ class ScheduleFailed(AssertionError):
         super().__init__(f"{why} (seed={seed}{at})")
 
 
-class Schedule:
+class SeededSchedule:
     """One run. A scenario gets it: ``async def scenario(schedule)``."""
 
     def __init__(self, seed: int, cancel_at: int | None = None) -> None:
@@ -86,7 +86,9 @@ class Schedule:
             await asyncio.sleep(seconds)
 
     def run(
-        self, scenario: Callable[[Schedule], Awaitable[Result]], seconds_max: float = SECONDS_MAX
+        self,
+        scenario: Callable[[SeededSchedule], Awaitable[Result]],
+        seconds_max: float = SECONDS_MAX,
     ) -> Result:
         """Run it to its end. Nothing may be left behind: no task, no error that nobody heard of."""
         try:
@@ -103,7 +105,7 @@ class Schedule:
         return result
 
     async def _bounded(
-        self, scenario: Callable[[Schedule], Awaitable[Result]], seconds_max: float
+        self, scenario: Callable[[SeededSchedule], Awaitable[Result]], seconds_max: float
     ) -> Result:
         result = await scenario(self)
         if self.loop.time() > seconds_max:
@@ -144,7 +146,7 @@ class Schedule:
 
 
 def run_schedule(
-    scenario: Callable[[Schedule], Awaitable[Result]],
+    scenario: Callable[[SeededSchedule], Awaitable[Result]],
     seed: int,
     *,
     cancel_at: int | None = None,
@@ -156,13 +158,13 @@ def run_schedule(
     unless that is given, every second seed chooses one, early or late. Times are virtual:
     ``seconds_max`` is how long all of it may take.
     """
-    return Schedule(seed, _chosen(seed) if cancel_at is None else cancel_at).run(
+    return SeededSchedule(seed, _chosen(seed) if cancel_at is None else cancel_at).run(
         scenario, seconds_max
     )
 
 
 def run_schedules(
-    scenario: Callable[[Schedule], Awaitable[object]],
+    scenario: Callable[[SeededSchedule], Awaitable[object]],
     seeds: Iterable[int],
     *,
     seconds_max: float = SECONDS_MAX,
