@@ -7,11 +7,11 @@ shares are those of the samples in which any thread worked.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 
-from benchmarks.report import table
-from benchmarks.results import Profile, Report
+from benchmarks.report import amount, table
+from benchmarks.results import Before, Profile, Report, Result
 
 NAME = "where-the-time-goes.md"
 HOTTEST = 3
@@ -91,7 +91,7 @@ def costs(profiles: Iterable[Profile]) -> list[tuple[str, float, str]]:
     return [(function, count / total, thread) for (function, thread), count in ranked if count]
 
 
-def markdown(reports: Iterable[Report]) -> str:
+def markdown(reports: Iterable[Report], before: Mapping[str, Before]) -> str:
     """The page."""
     text = [
         "# Where the time goes",
@@ -101,23 +101,41 @@ def markdown(reports: Iterable[Report]) -> str:
         "their pages. A share is that of the samples in which a thread worked: waiting for others is not in it. What could",
         "still be done, and why it is not, stands in [what is missed](misses.md).",
         "",
+        "Under each table stands what the first committed run said, from [before.json](before.json): before most of that was",
+        "done. The speed of the machine varies from hour to hour by more than a half: compare the shares, and the ratios to the",
+        "bound of the same run, where a workload has one.",
+        "",
         "`python -m benchmarks.profile NAME` samples any case again. `build/peers/bin/py-spy record --native` sees into",
         "compiled code as well, and `valgrind --tool=callgrind` counts its instructions.",
         "",
     ]
     for report in reports:
         if report.profiles:
-            text += [f"## {report.suite.capitalize()}", "", *_cases(report)]
+            text += [f"## {report.suite.capitalize()}", "", *_cases(report, before)]
     return "\n".join(text).rstrip() + "\n"
 
 
-def _cases(report: Report) -> Iterator[str]:
-    medians = {one.name: f"{one.median:,.0f} {one.unit}" for one in report.results}
+def _cases(report: Report, before: Mapping[str, Before]) -> Iterator[str]:
+    results = {one.name: one for one in report.results}
     for title, profiles in groupby(report.profiles, key=lambda one: one.title):
-        yield f"### `{title}`: {medians.get(title, 'not measured')}"
+        yield f"### `{title}`: {_rate(results.get(title))}"
         yield ""
         rows = [
             [f"{share:.0%}", f"`{function}`", thread, DONE.get(function, "nothing yet")]
             for function, share, thread in costs(list(profiles))
         ]
         yield from table(["share", "function", "thread", "what was done"], rows)
+        if title in before and before[title].started != report.started:
+            yield from (_as_it_was(before[title]), "")
+
+
+def _rate(one: Result | Before | None) -> str:
+    if one is None:
+        return "not measured"
+    ratio = "" if one.to_bound is None else f", {one.to_bound:.2f} of the bound"
+    return amount(one.median, one.unit) + ratio
+
+
+def _as_it_was(one: Before) -> str:
+    spots = ", ".join(f"`{function}` {share:.0%}" for function, share, _ in one.costs)
+    return f"Before ({one.started.partition(' ')[0]}, {one.scale} scale): {_rate(one)}; {spots}."

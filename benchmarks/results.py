@@ -87,6 +87,19 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Cases of peers that are not here, with what is missing."""
 
 
+class Before(msgspec.Struct, frozen=True, kw_only=True):
+    """One profiled case, as it was first."""
+
+    title: str
+    started: str
+    scale: str
+    median: float
+    unit: str
+    to_bound: float | None
+    costs: list[tuple[str, float, str]]
+    """Function, share and thread of the hottest."""
+
+
 def best(samples: Sequence[float], unit: str) -> float:
     """The best of some samples: of a rate the most, of a time or of memory the least."""
     return max(samples) if unit.endswith("/s") or unit == FIT else min(samples)

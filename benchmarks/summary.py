@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks import hottest
+from benchmarks import before, hottest
 from benchmarks.model import POINTS
 from benchmarks.plots import bars, lines
 from benchmarks.report import amount, table
@@ -147,7 +147,7 @@ def write(folder: Path = FOLDER) -> list[Path]:
     files = {
         f"{NAME}.json": msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n",
         f"{NAME}.md": markdown(found).encode(),
-        hottest.NAME: hottest.markdown(found).encode(),
+        hottest.NAME: hottest.markdown(found, before.read(folder)).encode(),
     }
     for report in found:
         files |= {name: picture.encode() for name, _, picture in pictures(report)}

@@ -3,9 +3,10 @@
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from benchmarks import hottest, plots, summary
+from benchmarks import before, hottest, plots, summary
 from benchmarks.results import Hotspot, Profile, Report, Result, decode, encode
 
 FOLDER = summary.FOLDER
@@ -91,13 +92,27 @@ def test_the_hottest_costs_leave_out_who_waits():
     assert (first[0], first[2]) == ("system.py sync", "commit thread")
     assert first[1] == pytest.approx(2 / 3)
     assert second[0] == "new.py thing"
-    page = hottest.markdown([report([], "log", [profile])])
+    page = hottest.markdown([report([], "log", [profile])], {})
     assert hottest.DONE["system.py sync"] in page
     assert "nothing yet" in page
+    assert "Before (" not in page
+
+
+def test_what_a_profile_said_first_stands_beside_the_last():
+    spot = Hotspot(1.0, "system.py sync", "os.fdatasync")
+    measured = result("penstock", 30.0)
+    profile = Profile(title=measured.name, thread="t", samples=10, hotspots=[spot])
+    first = msgspec.structs.replace(report([measured], "log", [profile]), started="2026-11-15 x")
+    [case] = before.cases_of(first)
+    assert (case.median, case.costs) == (30.0, [("system.py sync", 1.0, "t")])
+    last = report([result("penstock", 50.0)], "log", [profile])
+    page = hottest.markdown([last], {case.title: case})
+    assert f"`{measured.name}`: 50 /s" in page
+    assert "Before (2026-11-15, quick scale): 30 /s; `system.py sync` 100%." in page
 
 
 def test_old_and_new_json_are_read():
     for source in FOLDER.glob("*.json"):
-        if source.stem != "all":
+        if source.stem not in {"all", "before"}:
             assert decode(encode(decode(source.read_bytes()))).results
     assert Path(FOLDER / "all.json").exists()
