@@ -229,3 +229,11 @@ def test_nobody_reads_at_a_new_place():
     topic: Any = part(reader=lambda _: part(cursor=lambda at: at))
     place: Any = Place(topic, 0, part())
     assert (place.busy, place.cursor, place.delivered) == (False, 0, 0)
+
+
+async def test_a_place_with_nothing_behind_it_stays_where_it_is():
+    cursor = part(offset=3, fetch=lambda _: [])
+    topic: Any = part(reader=lambda _: part(cursor=lambda _: cursor))
+    place: Any = Place(topic, 0, part())
+    assert await place.fetch() == []
+    assert (place.busy, place.read_to) == (False, 0)

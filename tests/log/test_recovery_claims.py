@@ -42,6 +42,17 @@ def test_what_looks_like_a_claim_inside_a_torn_value_is_a_value():
     assert (report.next_offset, report.bytes_cut) == (1, len(torn) - 1)
 
 
+def test_an_entry_that_claims_itself_claims_nothing():
+    """Nobody writes that an entry is durable into the entry: such bytes are none of this log."""
+    one = machine()
+    one.append(b"0")
+    buffers, _, _ = seal(values_draft(b"1"), 1, 50, 0, 0)
+    behind = b"x" * 99 + b"".join(bytes(part) for part in buffers)
+    disk = copy_of(one.disk, {FIRST: one.disk.content(FIRST) + behind})
+    report = machine(disk).log.attach()
+    assert (report.next_offset, report.bytes_cut) == (1, len(behind))
+
+
 def test_the_start_of_the_next_segment_claims_all_before_it():
     """A roll had written no more of it."""
     one = machine(**SMALL)

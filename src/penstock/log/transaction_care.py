@@ -52,15 +52,10 @@ class TransactionCare:
         moving it just now. May be called with or without the group's lock: it never waits for long
         while it holds a producer up.
         """
-        clock = self._system.clock
-        deadline = clock.monotonic() + timeout
+        deadline = self._system.clock.monotonic() + timeout
         for name in producer_names(self._store):
             while self._is_behind(name, group):
-                try:
-                    self._transactions.finish(name, timeout=LOOK_AGAIN_SECONDS)
-                except DeadlineExceeded:
-                    if clock.monotonic() >= deadline:
-                        raise
+                self._finish_before(deadline, name)
 
     def settle_entries(
         self,
@@ -75,15 +70,18 @@ class TransactionCare:
         appends is waited for, until the timeout.
         """
         wanted = frozenset(partitions)
-        clock = self._system.clock
-        deadline = clock.monotonic() + timeout
+        deadline = self._system.clock.monotonic() + timeout
         for name in producer_names(self._store):
             while self._moves(name, group) & wanted:
-                try:
-                    self._transactions.finish(name, timeout=LOOK_AGAIN_SECONDS)
-                except DeadlineExceeded:
-                    if clock.monotonic() >= deadline:
-                        raise
+                self._finish_before(deadline, name)
+
+    def _finish_before(self, deadline: float, name: str) -> None:
+        """Try to finish it; who cannot yet looks again, until the deadline."""
+        try:
+            self._transactions.finish(name, timeout=LOOK_AGAIN_SECONDS)
+        except DeadlineExceeded:
+            if self._system.clock.monotonic() >= deadline:
+                raise
 
     def partitions_in_use(self) -> set[tuple[str, int]]:
         """Those whose entries may still be looked for: nothing of them may be removed or rewritten.
