@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -81,6 +81,10 @@ OTHERS = {
     17: "SQLite: 100 %, each condition",
 }
 """What others did in the same test, by the number of the line, where that is known."""
+WHOLE = {16: "::test_every_bug_is_caught"}
+"""The test of a line that tries all of which others choose some."""
+ADDED_UP = ("_in_all", "_before_kills", "_before_cuts", "_opened", "_inputs", "told", "pauses")
+"""How the names of measured amounts end; the others are rates, or have a worst."""
 _BY_NUMBER = {one.number: one for one in LINES}
 
 
@@ -181,14 +185,36 @@ def _others(line: Line, figures: Iterable[Figure]) -> str:
 
 def _row(line: Line, told: Sequence[Figure]) -> str:
     others = _others(line, told)
-    figures = [one for one in told if not one.peer]
+    figures = _counted(line, [one for one in told if not one.peer])
     if not figures:
         return f"| {line.number} | {line.what}; {line.bad} | not run | | | | {others} |"
     tried, bad = sum(one.tried for one in figures), sum(one.bad for one in figures)
-    measured = {name: value for one in figures for name, value in one.measured.items()}
-    shown = "; ".join(f"{name.replace('_', ' ')} {value:,.6g}" for name, value in measured.items())
+    shown = "; ".join(
+        f"{name.replace('_', ' ')} {value:,.6g}" for name, value in _together(figures).items()
+    )
     seeds = ", ".join(dict.fromkeys(one.seed for one in figures))
     return f"| {line.number} | {line.what}; {line.bad} | {tried:,} | {bad:,} | {shown} | {seeds} | {others} |"
+
+
+def _counted(line: Line, figures: Sequence[Figure]) -> Sequence[Figure]:
+    """Without what was chosen from what another test tried as a whole: nothing counts twice."""
+    whole = [one for one in figures if one.test.endswith(WHOLE.get(line.number, ()))]
+    return whole or figures
+
+
+def _together(figures: Iterable[Figure]) -> dict[str, float]:
+    """What several tests measured: amounts are added up, of rates, times and memory the worst is told."""
+    values: dict[str, list[float]] = {}
+    for one in figures:
+        for name, value in one.measured.items():
+            values.setdefault(name, []).append(value)
+    return {name: _merge_of(name)(found) for name, found in values.items()}
+
+
+def _merge_of(name: str) -> Callable[[Iterable[float]], float]:
+    if name.endswith(ADDED_UP):
+        return sum
+    return min if name.endswith("_per_second") else max
 
 
 def as_json(figures: Iterable[Figure]) -> str:

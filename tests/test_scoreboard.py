@@ -34,6 +34,20 @@ def test_figures_of_several_tests_are_added_up(board):
     assert "not run" in table[2]
 
 
+def test_of_what_several_measured_amounts_are_added_up_and_the_worst_is_told(board):
+    Scores("a::first")(5, tried=1, bad=0, seconds_in_all=2.0, states_per_second=7, p99_ms=3)
+    Scores("a::second")(5, tried=1, bad=0, seconds_in_all=1.5, states_per_second=9, p99_ms=4)
+    table = scoreboard.as_markdown(scoreboard.read(board))
+    assert "seconds in all 3.5; states per second 7; p99 ms 4" in table
+
+
+def test_bugs_that_were_chosen_from_all_do_not_count_twice(board):
+    Scores("a::test_bugs_are_caught")(16, tried=30, bad=0, seed=7)
+    assert "| 30 | 0 |  | 7 |" in scoreboard.as_markdown(scoreboard.read(board))
+    Scores("a::test_every_bug_is_caught")(16, tried=87, bad=0)
+    assert "| 87 | 0 |  | every one |" in scoreboard.as_markdown(scoreboard.read(board))
+
+
 def test_a_test_that_ran_again_counts_once(board):
     for _ in range(2):
         Scores("a::first")(3, tried=10, bad=0, seed=7)
