@@ -11,6 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
+from penstock.cli.consume import FORMAT_MEANINGS
+from penstock.cli.formats import renderer
+from penstock.errors import InvalidOption
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cli.md"
 BEGIN = "<!-- options: python -m tests.cli.test_cli_page writes them -->"
@@ -121,10 +127,17 @@ def test_every_exit_code_is_in_the_page():
 
 
 def test_every_letter_of_a_format_is_in_the_page():
-    from penstock.cli.formats import MEANINGS
-
     text = PAGE.read_text()
-    assert [letter for letter in MEANINGS if letter.split(" ")[0] not in text] == []
+    assert [letter for letter in FORMAT_MEANINGS if letter.split(" ")[0] not in text] == []
+
+
+def test_every_letter_of_a_format_is_in_the_help():
+    with pytest.raises(InvalidOption) as refused:
+        renderer("%x")
+    letters = re.findall(r"%.", str(refused.value).partition("use ")[2])
+    help_text = " ".join([*FORMAT_MEANINGS, *FORMAT_MEANINGS.values()])
+    assert len(letters) > 10
+    assert [one for one in letters if one not in help_text] == []
 
 
 def main() -> None:

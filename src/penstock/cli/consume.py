@@ -21,6 +21,21 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS = 5.0
 """How long a member of a group waits for records that others may have."""
+FORMAT_MEANINGS = {
+    "%k": "key",
+    "%v": "value (also %s)",
+    "%t": "topic",
+    "%p": "partition",
+    "%o": "offset",
+    "%d": "time, as 2026-03-01T12:00:00.000Z",
+    "%T": "time, in milliseconds since 1970",
+    "%h": "headers, as name=value,name=value",
+    "%K": "length of the key, -1 without one",
+    "%V": "length of the value (also %S), -1 without one",
+    "%%": "a percent sign",
+    r"\n \t \r \0 \e \\ \xNN": "characters",
+}
+"""What a format may have in it; :mod:`penstock.cli.formats` fills it in."""
 
 
 def consume(
@@ -56,7 +71,9 @@ def consume(
             "--format",
             "-f",
             metavar="FORMAT",
-            help=r"json, or text with %k %v %o %p %t %d %h and \n.",
+            help="json, or text with "
+            + "; ".join(f"{one} {meaning}" for one, meaning in FORMAT_MEANINGS.items())
+            + ".",
         ),
     ] = r"%v\n",
     partition: Annotated[

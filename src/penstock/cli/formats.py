@@ -34,21 +34,6 @@ _FIELDS: Mapping[str, Callable[[Record], bytes]] = {
     "h": lambda record: headers_text(record.headers),
     "%": lambda _: b"%",
 }
-MEANINGS = {
-    "%k": "key",
-    "%v": "value (also %s)",
-    "%t": "topic",
-    "%p": "partition",
-    "%o": "offset",
-    "%d": "time, as 2026-03-01T12:00:00.000Z",
-    "%T": "time, in milliseconds since 1970",
-    "%h": "headers, as name=value,name=value",
-    "%K": "length of the key, -1 without one",
-    "%V": "length of the value (also %S), -1 without one",
-    "%%": "a percent sign",
-    r"\n \t \r \0 \e \\ \xNN": "characters",
-}
-"""For the help and the documents."""
 
 
 def renderer(text: str, *, to_terminal: bool = False) -> Render:
