@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from penstock.observe import METRICS, Cause
+from tests.observe.metric_names import shown_name
 
 PAGE = (Path(__file__).parents[2] / "docs" / "observe.md").read_text(encoding="utf-8")
 
@@ -10,7 +11,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "observe.md").read_text(encoding="u
 def test_the_table_of_metrics_is_that_of_the_code():
     rows = [line for line in PAGE.splitlines() if line.startswith("| `penstock_")]
     assert rows == [
-        f"| `{one.full_name}` | {one.kind} | {', '.join(one.labels)} | {one.help} |"
+        f"| `{shown_name(one)}` | {one.kind} | {', '.join(one.labels)} | {one.help} |"
         for one in METRICS
     ]
 

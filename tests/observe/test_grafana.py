@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from penstock.observe import METRICS, Kind
+from tests.observe.metric_names import shown_name
 
 BOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "penstock.json"
 LABELS = {
-    **{metric.full_name: set(metric.labels) for metric in METRICS},
+    **{shown_name(metric): set(metric.labels) for metric in METRICS},
     **{
-        f"{metric.full_name}_{part}": {*metric.labels, "le"}
+        f"{shown_name(metric)}_{part}": {*metric.labels, "le"}
         for metric in METRICS
         for part in ("bucket", "count", "sum")
         if metric.kind is Kind.HISTOGRAM

@@ -34,6 +34,7 @@ from penstock.observe import (
 )
 from penstock.resilience import DeadLetterFilter
 from penstock.testing import VirtualClock
+from tests.observe.metric_names import shown_name
 
 
 @topic("mixed")
@@ -341,9 +342,9 @@ async def test_opentelemetry_reads_the_same_snapshot():
 
 
 def test_names_are_of_one_form_and_unique():
-    names = [metric.full_name for metric in METRICS]
+    names = [shown_name(metric) for metric in METRICS]
     assert len(set(names)) == len(names)
     for metric in METRICS:
-        assert metric.full_name.startswith("penstock_")
+        assert shown_name(metric).startswith("penstock_")
         assert (metric.read is None) is (metric.kind == "histogram")
         assert metric.help.endswith(".")

@@ -113,7 +113,7 @@ async def test_each_change_is_told_once_with_name_and_time(rig, clock):
 async def test_pressure_is_applied_to_a_producer(rig, clock):
     rig.subject.strategy = BackpressureStrategy.SHED_LOAD
     calm = await rig.subject.apply_backpressure(BackpressureContext(depth=1, capacity=CAPACITY))
-    assert calm.proceeds
+    assert not calm.rejected
     with pytest.raises(LoadShed) as caught:
         await rig.subject.apply_backpressure(BackpressureContext(depth=99, capacity=CAPACITY))
     assert caught.value.code == "SHED_LOAD"

@@ -34,8 +34,7 @@ def test_a_decision_is_a_value_with_three_constants():
         SHEDDING,
         1.0,
     )
-    assert proceed.proceeds
-    assert not reject.proceeds
+    assert not proceed.rejected
     assert reject.rejected
     assert not warn.delayed
     assert all(decision.why for decision in (proceed, warn, reject))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import Closed, InvalidOption
+from penstock.errors import BufferFull, Closed, InvalidOption
 from penstock.scaling import Ring
 from penstock.speedups import compiled
 from tests.scaling.threads import running
@@ -16,6 +16,16 @@ from tests.scaling.threads import running
 
 class Thing:
     """An object whose life can be watched."""
+
+
+def publish_at_once(ring: Ring[int], items: list[int]) -> int:
+    """Publish what there is room for now; how many items that were."""
+    try:
+        ring.publish_many(items, timeout=0)
+    except BufferFull as full:
+        assert isinstance(full.published, int)
+        return full.published
+    return len(items)
 
 
 @pytest.mark.acceptance(28)
@@ -46,7 +56,7 @@ def test_nothing_is_lost_or_reordered_across_the_end_of_the_slots(exponent, batc
     seen: list[int] = []
     sent = 0
     for _ in range(400):
-        sent += ring.try_publish_many(range(sent, sent + batch))
+        sent += publish_at_once(ring, list(range(sent, sent + batch)))
         if ring.try_publish(sent):
             sent += 1
         seen += consumer.drain(batch)
@@ -88,9 +98,9 @@ def test_the_ring_is_a_bounded_queue_for_each_consumer(exponent, steps):
         full = max((len(one) for one in expected), default=0)
         if step in {"one", "many"}:
             items = list(range(number, number + (1 if step == "one" else size)))
-            room = min(len(items), ring.capacity - full)
+            room = min(len(items), ring.capacity - full) if consumers else len(items)
             took = (
-                int(ring.try_publish(items[0])) if step == "one" else ring.try_publish_many(items)
+                int(ring.try_publish(items[0])) if step == "one" else publish_at_once(ring, items)
             )
             assert took == room
             number += took
@@ -115,14 +125,14 @@ def test_the_ring_is_a_bounded_queue_for_each_consumer(exponent, steps):
 def test_the_slowest_consumer_gates_the_producer():
     ring: Ring[int] = Ring(4)
     fast, slow = ring.consumer("fast"), ring.consumer("slow")
-    assert ring.try_publish_many(range(10)) == 4
+    assert publish_at_once(ring, list(range(10))) == 4
     assert fast.drain() == [0, 1, 2, 3]
     assert not ring.try_publish(4)
     assert slow.drain(1) == [0]
     assert ring.try_publish(4)
     assert not ring.try_publish(5)
     assert slow.drain() == [1, 2, 3, 4]
-    assert ring.refused == 6 + 1 + 1
+    assert ring.refused == 2
 
 
 @pytest.mark.acceptance(31)
@@ -368,6 +378,6 @@ def test_what_is_refused_stays_with_the_caller_and_is_counted():
     assert ring.statistics().refused == 16
     seen = consumer.drain()
     while queue:
-        del queue[: ring.try_publish_many(queue)]
+        del queue[: publish_at_once(ring, queue)]
         seen += consumer.drain()
     assert seen == list(range(24))

@@ -1,4 +1,4 @@
-"""The ring in one process: its end, handlers that fail, and how one waits for it."""
+"""The ring in one process: its end, and how one waits for it."""
 
 import asyncio
 import threading
@@ -9,7 +9,6 @@ from penstock.errors import BufferFull, Closed
 from penstock.scaling import (
     Park,
     Ring,
-    RingProcessor,
     Sequence,
     SharedProducerRing,
     Sleep,
@@ -21,7 +20,7 @@ from penstock.system import OsClock
 from penstock.testing import VirtualClock
 from tests.scaling.threads import running
 
-# ------------------------------------------------------------------------------- end and errors
+# ------------------------------------------------------------------------------- ---------- end
 
 
 def test_a_closed_ring_is_read_to_its_end():
@@ -35,8 +34,6 @@ def test_a_closed_ring_is_read_to_its_end():
         ring.try_publish(3)
     with pytest.raises(Closed):
         ring.publish_many([3])
-    with pytest.raises(Closed):
-        ring.try_publish_many([3])
     assert not consumer.finished
     assert consumer.drain() == [1, 2]
     assert consumer.finished
@@ -53,86 +50,6 @@ def test_a_closed_consumer_refuses():
     for call in [consumer.poll, consumer.advance, consumer.drain]:
         with pytest.raises(Closed):
             call()
-
-
-def test_a_handler_that_raises_is_not_called_again_for_that_entry():
-    ring: Ring[int] = Ring(8)
-    calls: list[int] = []
-    errors: list[tuple[int, str]] = []
-
-    def handle(item: int) -> None:
-        calls.append(item)
-        if item % 2:
-            raise ValueError(item)
-
-    processor = RingProcessor(
-        ring.consumer(), handle, on_error=lambda item, error: errors.append((item, str(error)))
-    )
-    ring.publish_many(range(4))
-    ring.close()
-    processor.run()
-    assert calls == [0, 1, 2, 3]
-    assert errors == [(1, "1"), (3, "3")]
-    assert (processor.handled, processor.failed) == (2, 2)
-
-
-def test_an_unreported_error_is_logged(caplog):
-    ring: Ring[int] = Ring(8)
-    processor = RingProcessor(ring.consumer(), lambda item: 1 / item)  # type: ignore[arg-type,return-value]
-    ring.publish(0)
-    assert processor.run_once() == 1
-    assert "failed for a int" in caplog.text
-
-
-def test_an_error_in_on_error_leaves_but_the_entry_is_passed():
-    ring: Ring[int] = Ring(8)
-    calls: list[int] = []
-
-    def handle(item: int) -> None:
-        calls.append(item)
-        raise ValueError
-
-    def report(item: int, error: Exception) -> None:
-        raise KeyError
-
-    processor = RingProcessor(ring.consumer(), handle, on_error=report)
-    ring.publish_many([1, 2])
-    for _ in range(2):
-        with pytest.raises(KeyError):
-            processor.run_once()
-    assert calls == [1, 2]
-
-
-async def test_a_cancelled_handler_keeps_its_entry():
-    ring: Ring[int] = Ring(8)
-    calls: list[int] = []
-    reached = asyncio.Event()
-
-    async def handle(item: int) -> None:
-        calls.append(item)
-        if calls.count(2) == 1 and item == 2:
-            reached.set()
-            await asyncio.Event().wait()
-
-    processor = RingProcessor(ring.consumer(), handle)
-    ring.publish_many([1, 2, 3])
-    task = asyncio.create_task(processor.run_async())
-    await reached.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    ring.close()
-    await processor.run_async()
-    assert calls == [1, 2, 2, 3]
-
-
-async def test_a_processor_ends_when_its_consumer_is_closed():
-    ring: Ring[int] = Ring(8)
-    consumer = ring.consumer()
-    processor = RingProcessor(consumer, lambda item: consumer.close())
-    ring.publish_many([1, 2])
-    await processor.run_async()
-    assert consumer.finished
 
 
 # ------------------------------------------------------------------------------------- waiting

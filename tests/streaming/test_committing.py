@@ -76,11 +76,11 @@ async def test_the_interval_can_be_chosen_and_what_did_not_move_is_not_written()
 async def test_through_a_store_it_is_a_checkpoint():
     world, store = World(), MemoryStore()
     checkpoints = CheckpointStore(store, runner=inline)
-    auto = AutoCommit(
-        lambda: world.positions,
-        checkpoints.committer("g", "t", generation=3),
-        system=System(clock=world.clock),
-    )
+
+    async def commit(partition: int, position: Position) -> None:
+        await checkpoints.commit("g", "t", partition, position, generation=3)
+
+    auto = AutoCommit(lambda: world.positions, commit, system=System(clock=world.clock))
     auto.begin()
     world.handled(2, 8)
     await auto.close()

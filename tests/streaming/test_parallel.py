@@ -292,11 +292,11 @@ async def test_with_auto_commit_a_restart_handles_exactly_what_is_missing():
     )
     run = Run(jobs, in_flight_max=4)
     checkpoints = CheckpointStore(store, runner=inline, system=System(clock=run.clock))
-    auto = AutoCommit(
-        run.consumer.positions,
-        checkpoints.committer("g", "t", generation=1),
-        system=System(clock=run.clock),
-    )
+
+    async def commit(partition: int, position: Position) -> None:
+        await checkpoints.commit("g", "t", partition, position, generation=1)
+
+    auto = AutoCommit(run.consumer.positions, commit, system=System(clock=run.clock))
     auto.begin()
     await run.consumer.submit(jobs)
     await run.clock.run_until(run.timers.sleep(6))

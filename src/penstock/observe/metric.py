@@ -37,11 +37,5 @@ class Metric:
     read: Reader | None = None
     durations: DurationReader | None = None
 
-    @property
-    def full_name(self) -> str:
-        """As Prometheus shows it."""
-        total = "_total" if self.kind is Kind.COUNTER else ""
-        return f"{PREFIX}{self.name}{total}"
-
 
 COUNTER, GAUGE, HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM

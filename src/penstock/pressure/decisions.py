@@ -63,11 +63,6 @@ class PublishDecision:
     """What to leave out, when the quality is degraded."""
 
     @property
-    def proceeds(self) -> bool:
-        """Whether the message goes through, at once or later."""
-        return self.verdict is not PublishVerdict.REJECT
-
-    @property
     def delayed(self) -> bool:
         """Whether the publisher has to wait."""
         return self.verdict is PublishVerdict.DELAY

@@ -13,7 +13,6 @@ from penstock.scaling.competing import CompetingConsumer, CompetingGroup
 from penstock.scaling.consumers import Reader, RingConsumer
 from penstock.scaling.contracts import ScalableSubsystem
 from penstock.scaling.limits import BusLimits, Limits, ScalingLimits
-from penstock.scaling.processor import RingProcessor
 from penstock.scaling.ring import Ring, SharedProducerRing
 from penstock.scaling.routing import Router, route
 from penstock.scaling.sequence import Sequence
@@ -40,7 +39,6 @@ __all__ = [
     "Reader",
     "Ring",
     "RingConsumer",
-    "RingProcessor",
     "RingStatistics",
     "Router",
     "ScalableMessageBus",

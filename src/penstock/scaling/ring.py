@@ -87,13 +87,6 @@ class Ring(Slots[Item]):
         self.refused += 1
         return False
 
-    def try_publish_many(self, items: Iterable[Item]) -> int:
-        """Publish as many of the items as there is room for, in order; how many that were."""
-        batch = items if isinstance(items, list) else list(items)
-        count = self._offer(batch)
-        self.refused += len(batch) - count
-        return count
-
     def publish_many(self, items: Iterable[Item], timeout: float | None = None) -> None:
         """Publish the items in order, in slices as there is room; blocks the thread meanwhile.
 

@@ -22,7 +22,6 @@ from penstock.streaming.checkpoint import (
     encode_checkpoint,
     utc_of,
 )
-from penstock.streaming.committing import Commit
 from penstock.streaming.guarded_store import GuardedStore, StoreIsAhead, check_generation
 from penstock.streaming.ranges import Position
 from penstock.system import System
@@ -158,14 +157,6 @@ class CheckpointStore:
         async with self._timers.deadline(timeout, "read checkpoints"):
             found = await self._runner(partial(self._read_all, folder))
         return sorted(found, key=lambda one: one.partition)
-
-    def committer(self, group: str, topic: str, *, generation: int = 0) -> Commit:
-        """A function that commits the position of a partition, as :class:`AutoCommit` wants it."""
-
-        async def commit(partition: int, position: Position) -> None:
-            await self.commit(group, topic, partition, position, generation=generation)
-
-        return commit
 
     def resize(self, entries_max: int) -> None:
         """Keep another number of checkpoints in memory, from now on; all are in the store."""
