@@ -242,13 +242,8 @@ def exactly_once(
 ) -> ExactlyOnce:
     """Read on from where the database is, with a consumer that is open.
 
-    ::
-
-        async for batch in exactly_once(consumer, checkpoints, connection):
-            with connection:
-                for record in batch:
-                    connection.execute("UPDATE ...", ...)
-                await batch.save(connection)
+    ``async for`` gives batches. Do the effects of one and ``await batch.save(connection)`` in the same
+    transaction; the page about exactly once has the whole of it.
 
     The database is the truth: after a start and after a rebalance the consumer goes to where the
     database is. Raises Fenced when a newer generation of the group has claimed a partition, and the
