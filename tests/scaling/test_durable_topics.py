@@ -111,6 +111,22 @@ async def test_a_record_that_is_no_message_is_a_dead_letter_and_holds_up_nobody(
         assert (letter.partition, letter.offset) == (0, 1)
 
 
+async def test_the_figures_tell_what_a_group_has_read_and_what_did_not_decode(tmp_path):
+    async with (
+        WalMessageQueue(tmp_path) as queue,
+        make(queue, MessageBus) as bus,
+    ):
+        bus.subscribe(Ordered, lambda event: None, group="billing")
+        assert bus.get_scaling_metrics()["durable"]["durable.orders/billing"]["invalid"] == 0
+        await bus.publish(Ordered("ada", 1))
+        await queue.publish("durable.orders", b'{"customer": 7}')
+        await queue.publish("durable.orders", b"")
+        await bus.settle()
+        assert bus.get_scaling_metrics()["durable"] == {
+            "durable.orders/billing": {"lag": 0, "in_work": 0, "delivered": 1, "invalid": 2}
+        }
+
+
 async def test_what_fails_for_good_is_a_dead_letter_with_its_place_in_the_log(tmp_path):
     async with WalMessageQueue(tmp_path) as queue, make(queue) as bus:
         bus.on_error(lambda *_: None)

@@ -428,10 +428,17 @@ class ScalableMessageBus(_Bus):
         return self.backpressure.monitor.evaluate()
 
     def get_scaling_metrics(self) -> Mapping[str, Any]:
-        """Topics, messages per second, depths by partition, subscribers, ring positions, drops."""
+        """Topics, messages per second, depths by partition, subscribers, ring positions, drops.
+
+        ``durable`` has the groups that read here from the log: lag, deliveries, records that do not
+        decode.
+        """
         self._rate.observe(self._published())
         rate = self._rate.per_second()
-        return scaling_metrics(self._inner, self.lanes, self._groups, self.backpressure, rate)
+        readers = () if self._durable is None else self._durable.consumers()
+        return scaling_metrics(
+            self._inner, self.lanes, self._groups, self.backpressure, rate, readers
+        )
 
     def _published(self) -> int:
         """Events that were published here; how many groups read them from the log does not count."""

@@ -352,7 +352,6 @@ class GroupConsumer:
         return codec.decode(dotted_name(kind), data)
 
     def _refuse(self, work: Work, error: InvalidMessage) -> None:
-        self.invalid += 1
         record = work.record
         place = {"partition": record.partition, "offset": record.offset}
         logger.error(
@@ -364,6 +363,7 @@ class GroupConsumer:
         )
         if isinstance(self._bus, ResilientMessageBus):
             self._bus._burial.bury_record(self.topic, record, error)
+        self.invalid += 1
         self._end(work)
 
     # Handled

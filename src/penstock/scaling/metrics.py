@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from penstock.scaling.partitions import Epochs
 if TYPE_CHECKING:
     from penstock.bus.bus import MessageBus
     from penstock.bus.handlers import Handler
+    from penstock.scaling.group_consumer import GroupConsumer
     from penstock.scaling.subscriber_groups import SubscriberGroups
     from penstock.scaling.topics import TopicLanes
 
@@ -36,6 +37,7 @@ def scaling_metrics(
     groups: SubscriberGroups,
     backpressure: MessageBusBackpressure,
     rate: float,
+    readers: Iterable[GroupConsumer],
 ) -> Mapping[str, Any]:
     """All of them, as plain values."""
     pressure = backpressure.statistics()
@@ -52,6 +54,7 @@ def scaling_metrics(
             }
             for group in groups.groups()
         },
+        "durable": {f"{one.topic}/{one.group}": _reader(one) for one in readers},
         "rings": {_topic(kind): _ring(lane) for kind, lane in lanes.hot.items()},
         "dropped": pressure.total.shed + lanes.dropped(),
         "backpressure": pressure.level.name,
@@ -85,6 +88,15 @@ def _subscribers(bus: MessageBus, kinds: list[type]) -> dict[str, int]:
     for kind in kinds:
         handlers.setdefault(_topic(kind), set()).update(bus._registry.all_of(kind))
     return {topic: len(found) for topic, found in handlers.items()}
+
+
+def _reader(reader: GroupConsumer) -> dict[str, int]:
+    return {
+        "lag": reader.lag,
+        "in_work": reader.in_work,
+        "delivered": reader.delivered,
+        "invalid": reader.invalid,
+    }
 
 
 def _ring(lane: HotLane) -> dict[str, Any]:
