@@ -38,10 +38,8 @@ lint: environment ## Check format, style and types
 	@scripts/audit
 	@echo "Lint: no complaints."
 
-sbom: environment ## Write what Penstock is made of (CycloneDX) into build/sbom.json
-	@mkdir -p build
-	@$(RUN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --short-PURLs \
-	    --output-reproducible --of JSON --output-file build/sbom.json $(RUN)/python
+sbom: environment ## Write what Penstock with all extras is made of (CycloneDX) into build/sbom.json
+	@$(RUN)/python scripts/sbom.py build/sbom.json
 	@echo "Written: build/sbom.json"
 
 bench: environment ## Measure beside the peers, quickly (half an hour); prints tables, writes JSON and pages
