@@ -1,7 +1,8 @@
-"""What is built installs in a fresh environment away from the repository, without a compiler, and works."""
+"""What is built installs in a fresh environment away from the repository, where no compiler is, and works."""
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -38,18 +39,42 @@ asyncio.run(main())
 print("published and consumed")
 """
 
+TWIN = """
+import pathlib, sys
+from penstock.scaling.cells import Cells
+from penstock.speedups import compiled
+
+if compiled is None:
+    print("Python alone")
+else:
+    assert pathlib.Path(sys.prefix) in pathlib.Path(compiled.__file__).parents, compiled.__file__
+    print("the twin" if Cells is compiled.Cells else "the twin, beside what is used")
+"""
+
+
+def build(target: Path, *kinds: str, **environment: str) -> list[Path]:
+    """Built with the locked hatchling: no network, no isolation."""
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(target)]
+    command += [word for kind in kinds for word in ("-t", kind)]
+    subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, check=True)
+    return [*target.glob("*.whl"), *target.glob("*.tar.gz")]
+
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The wheel and the sdist, built with the locked hatchling: no network, no isolation."""
-    target = tmp_path_factory.mktemp("built")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-t", "wheel"]
-    environment = {**os.environ, **NO_COMPILER}
-    subprocess.run(
-        [*command, "-d", str(target)], cwd=ROOT, env=environment, capture_output=True, check=True
-    )
-    (wheel,), (sdist,) = target.glob("*.whl"), target.glob("*.tar.gz")
+    """The wheel and the sdist, made where there is no compiler."""
+    wheel, sdist = build(tmp_path_factory.mktemp("built"), "sdist", "wheel", **NO_COMPILER)
     return {"wheel": wheel, "sdist": sdist}
+
+
+@pytest.fixture(scope="module")
+def platform_wheel(tmp_path_factory):
+    """The wheel that a machine with a compiler makes."""
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    (wheel,) = build(tmp_path_factory.mktemp("platform"), "wheel", PENSTOCK_SPEEDUPS="1")
+    assert not wheel.name.endswith("-py3-none-any.whl")
+    return wheel
 
 
 def locked() -> list[str]:
@@ -95,14 +120,25 @@ def installed(folder: Path, what: Path, *options: str) -> Path:
     return python
 
 
-@pytest.mark.parametrize(("what", "options"), [("wheel", ["--no-build"]), ("sdist", [])])
-def test_it_works_in_a_fresh_environment_without_a_compiler(built, tmp_path, what, options):
-    python = installed(tmp_path, built[what], *options)
+@pytest.mark.parametrize(
+    ("what", "options", "runs"),
+    [
+        ("wheel", ["--no-build"], "Python alone"),
+        ("sdist", [], "Python alone"),
+        ("platform wheel", ["--no-build"], "the twin"),
+    ],
+)
+def test_it_works_in_a_fresh_environment_without_a_compiler(request, tmp_path, what, options, runs):
+    platform = what == "platform wheel"
+    file = request.getfixturevalue("platform_wheel" if platform else "built")
+    python = installed(tmp_path, file if platform else file[what], *options)
     told = run([python, "-m", "penstock", "--version"], tmp_path)
     assert (told.returncode, told.stdout.split()[-1]) == (0, PROJECT["version"]), told.stderr
     assert run([python.parent / "penstock", "--version"], tmp_path).stdout == told.stdout
 
-    finished = run([python, "-W", "error", "-c", PROGRAM], tmp_path)
+    loops = run([python, "-W", "error", "-c", TWIN], tmp_path, PENSTOCK_SPEEDUPS="1")
+    assert loops.stdout == f"{runs}\n", loops.stderr
+    finished = run([python, "-W", "error", "-c", PROGRAM], tmp_path, PENSTOCK_SPEEDUPS="1")
     assert finished.stdout == "published and consumed\n", finished.stderr
 
     verb = run([python, "-m", "penstock", "topic", "list"], tmp_path)
