@@ -26,13 +26,12 @@ from penstock.log.maintenance import Maintenance
 from penstock.log.membership import Membership
 from penstock.log.names import PartitionKeys
 from penstock.log.open_topic import _close
-from penstock.log.producer import Producer
 from penstock.log.sealed import segment_files
 from penstock.log.segment import list_segments
 from penstock.log.sequences import Sequences, _Waiting
-from penstock.log.subscription import Subscription
 from penstock.log.topics import Topics
 from penstock.log.transaction_care import TransactionCare
+from penstock.log.waiting import end
 from penstock.log.writer import TopicWriter
 from penstock.stores.memory import MemoryStore
 
@@ -55,10 +54,9 @@ def part(**fields: Any) -> Any:
 async def test_work_that_was_cancelled_is_not_asked_for_its_error():
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     future.cancel()
-    for kind in (LogJournal, Producer, Subscription):
-        at_work = {future}
-        kind._done(part(_at_work=at_work), future)
-        assert not at_work
+    at_work = {future}
+    end(at_work, future)
+    assert not at_work
     opening: dict[str, Any] = {"orders": future}
     Topics._settled(part(_opening=opening), "orders", part(cancelled=lambda: True))
     assert not opening

@@ -26,6 +26,7 @@ from penstock.log.columns import RECORD_OVERHEAD_BYTES
 from penstock.log.frame import ENTRY_BYTES_MAX
 from penstock.log.names import check_name
 from penstock.log.topic import FsyncPolicy, Retention, TopicConfig, TopicState
+from penstock.log.waiting import begin
 
 if TYPE_CHECKING:
     from penstock.log.queue import WalMessageQueue
@@ -177,15 +178,7 @@ class LogJournal:
 
     def _begin(self, work: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
         """Closing waits for it, also when its caller was cancelled: the next owner sees it all."""
-        task = asyncio.ensure_future(work)
-        self._at_work.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, work: asyncio.Future[Any]) -> None:
-        self._at_work.discard(work)
-        if not work.cancelled():
-            work.exception()  # its caller may be gone
+        return begin(self._at_work, work)
 
     def _release_soon(self) -> asyncio.Future[None]:
         if self._releasing is None:

@@ -16,6 +16,7 @@ from penstock.log.sequences import SequenceAcknowledgement, Sequences
 from penstock.log.transaction import Transaction
 from penstock.log.transaction_commit import Outcome
 from penstock.log.transactions import Transactions
+from penstock.log.waiting import begin
 
 _T = TypeVar("_T")
 PUBLISH_TIMEOUT_SECONDS = 30.0
@@ -149,16 +150,7 @@ class Producer:
 
     def at_work(self, job: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
         """Begin a job that goes on when its caller is cancelled; closing waits for it."""
-        future = asyncio.ensure_future(job)
-        self._at_work.add(future)
-        future.add_done_callback(self._done)
-        return future
-
-    def _done(self, future: asyncio.Future[Any]) -> None:
-        self._at_work.discard(future)
-        if not future.cancelled():
-            # Its caller may be gone.
-            future.exception()
+        return begin(self._at_work, job)
 
     def look_at(self, topics: Iterable[str]) -> None:
         """See what was appended to these, so that readers in this process do. Blocking."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import length_hint
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from penstock.errors import Closed, DeadlineExceeded, InvalidOption
 from penstock.log.engine import Engine
@@ -20,6 +20,7 @@ from penstock.log.open_topic import OpenTopic
 from penstock.log.places import Place, Position, check_one_partition
 from penstock.log.records import Record
 from penstock.log.topic import TopicState
+from penstock.log.waiting import begin
 
 BATCH_RECORDS_MAX = 10_000
 LOOK_SECONDS = 0.05
@@ -77,7 +78,7 @@ class Subscription:
         self._filling = asyncio.Lock()
         self._opening: asyncio.Future[None] | None = None
         self._releasing: asyncio.Future[None] | None = None
-        self._at_work: set[asyncio.Future[None]] = set()
+        self._at_work: set[asyncio.Future[Any]] = set()
         self._closed = False
         if topic in engine.topics.by_name:
             self._join(engine.topics.by_name[topic])
@@ -278,10 +279,7 @@ class Subscription:
 
     def _begin(self, job: Callable[..., None], *arguments: object) -> asyncio.Future[None]:
         """Run a job in a thread. Closing waits for it, also when its caller was cancelled."""
-        work: asyncio.Future[None] = asyncio.ensure_future(self._work(job, *arguments))
-        self._at_work.add(work)
-        work.add_done_callback(self._done)
-        return work
+        return begin(self._at_work, self._work(job, *arguments))
 
     async def _work(self, job: Callable[..., None], *arguments: object) -> None:
         membership = await self._find()
@@ -290,12 +288,6 @@ class Subscription:
     def _call(self, job: Callable[..., _T], *arguments: object) -> _T:
         """As long as a thread holds the name, so does the queue hold this, and closes it."""
         return job(*arguments)
-
-    def _done(self, work: asyncio.Future[None]) -> None:
-        self._at_work.discard(work)
-        if not work.cancelled():
-            # Its caller may be gone.
-            work.exception()
 
     def _opened(self, _: asyncio.Future[None]) -> None:
         """Well or badly: after a failure it can be tried again."""

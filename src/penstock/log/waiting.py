@@ -1,11 +1,12 @@
-"""Who waits for a commit: publishers, for room in a buffer."""
+"""Who waits: publishers for room in a buffer, and who closes for work that goes on."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from penstock.errors import BufferFull
 
@@ -45,6 +46,21 @@ def set_done(waiter: asyncio.Future[None]) -> None:
     """Complete a future unless somebody gave it up."""
     if not waiter.done():
         waiter.set_result(None)
+
+
+def begin(at_work: set[asyncio.Future[Any]], job: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
+    """Begin a job that goes on when its caller is cancelled; it is in the set until it is done."""
+    work = asyncio.ensure_future(job)
+    at_work.add(work)
+    work.add_done_callback(partial(end, at_work))
+    return work
+
+
+def end(at_work: set[asyncio.Future[Any]], work: asyncio.Future[Any]) -> None:
+    """A job is done. Nobody may be left to hear of its error."""
+    at_work.discard(work)
+    if not work.cancelled():
+        work.exception()
 
 
 def call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
