@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from penstock.pressure.decisions import PublishDecision
+from penstock.pressure.readings import share_in_use
 from penstock.pressure.states import BackpressureState, BackpressureStateChanged
 from penstock.pressure.strategies import BackpressureStrategy
 
@@ -27,7 +28,7 @@ class BackpressureContext:
     @property
     def utilisation(self) -> float:
         """The share of the capacity that is in use; more than 1 after the capacity was lowered."""
-        return self.depth / self.capacity if self.capacity > 0 else 0.0
+        return share_in_use(self.depth, self.capacity)
 
 
 @runtime_checkable

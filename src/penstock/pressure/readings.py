@@ -13,6 +13,11 @@ QUEUES = "queues"
 """The stage of what waits inside the process: queues of partitions, rings and what is behind them."""
 
 
+def share_in_use(depth: int, capacity: int) -> float:
+    """The share of a capacity; 0 for what has no bound."""
+    return depth / capacity if capacity > 0 else 0.0
+
+
 class Reading(NamedTuple):
     """How full one queue, ring or lag is at this moment."""
 
@@ -23,7 +28,7 @@ class Reading(NamedTuple):
     @property
     def utilisation(self) -> float:
         """The share in use; 0 for what has no bound."""
-        return self.depth / self.capacity if self.capacity > 0 else 0.0
+        return share_in_use(self.depth, self.capacity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class StageStatistics:
     @property
     def utilisation(self) -> float:
         """The share of the stage's capacity in use."""
-        return self.depth / self.capacity if self.capacity > 0 else 0.0
+        return share_in_use(self.depth, self.capacity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,7 @@ class Stage(NamedTuple):
     @property
     def utilisation(self) -> float:
         """The share of the stage's capacity in use."""
-        return self.depth / self.capacity if self.capacity > 0 else 0.0
+        return share_in_use(self.depth, self.capacity)
 
     @property
     def fullest(self) -> Reading:
