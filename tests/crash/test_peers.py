@@ -4,8 +4,10 @@ Nothing here is asserted of them, except that the rigs see what they are known t
 scoreboard, beside Penstock's.
 """
 
+import contextlib
 import os
 import random
+import select
 import shutil
 import signal
 import subprocess
@@ -48,10 +50,24 @@ def numbers_in(data: bytes) -> list[int]:
 
 
 def end(process: subprocess.Popen[bytes]) -> list[int]:
-    """Kill all of it; what it had said."""
+    """Kill all of it, and wait until its servers are gone too: they hold the disk. What it had said."""
+    handles = handles_of(process.pid)
     os.killpg(process.pid, signal.SIGKILL)
     said, _ = process.communicate(timeout=READ_SECONDS)
+    for handle in handles:
+        select.select([handle], [], [], READ_SECONDS)
+        os.close(handle)
     return numbers_in(said)
+
+
+def handles_of(group: int) -> list[int]:
+    """One for each process of a group."""
+    found = []
+    for one in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(int(one.name)) == group:
+                found.append(os.pidfd_open(int(one.name)))
+    return found
 
 
 def read(name: str, folder: Path) -> list[int] | None:
