@@ -1,7 +1,7 @@
-"""Python examples of the documents: where they stand, whether a page's own test runs them, and how.
+"""Examples of the documents: where they stand, whether a page's own test runs them, and how.
 
-A block that cannot run beside the others of its page says why in a comment above it, and which file of the tests
-runs it instead: ``<!-- not executed: needs a Kafka broker; tests/transports/test_kafka.py runs it -->``.
+A Python block that cannot run beside the others of its page says why in a comment above it, and which file of the
+tests runs it instead: ``<!-- not executed: needs a Kafka broker; tests/transports/test_kafka.py runs it -->``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 FENCE = re.compile(
-    r"^(?P<indent>[ \t]*)```python[^\n]*\n(?P<code>.*?)^(?P=indent)```[ \t]*$",
+    r"^(?P<indent>[ \t]*)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```[ \t]*$",
     re.MULTILINE | re.DOTALL,
 )
 SKIP = re.compile(r"<!--\s*not executed:(?P<reason>(?:(?!-->).)*)-->\s*\Z", re.DOTALL)
@@ -31,9 +31,11 @@ class Block:
     skipped_because: str | None
 
 
-def blocks_of(text: str) -> list[Block]:
+def blocks_of(text: str, language: str = "python") -> list[Block]:
     found = []
     for match in FENCE.finditer(text):
+        if match["language"] != language:
+            continue
         skip = SKIP.search(text[: match.start()])
         line = text.count("\n", 0, match.start("code")) + 1
         code = inspect.cleandoc("\n" + match["code"]) if match["indent"] else match["code"]
