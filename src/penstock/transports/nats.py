@@ -33,14 +33,14 @@ from penstock.transports.kv_groups import (
 )
 from penstock.transports.nats_connection import NatsConnection
 from penstock.transports.nats_consumer import NatsSource
-from penstock.transports.nats_keys import NatsKeys, milliseconds
+from penstock.transports.nats_keys import NatsKeys
 from penstock.transports.nats_producer import NatsProducer, Rows
 from penstock.transports.nats_records import TIME
 from penstock.transports.nats_settings import settings_from
 from penstock.transports.nats_streams import NatsStreams
 from penstock.transports.options import check_columns, check_options
 from penstock.transports.reading import BufferedReading
-from penstock.transports.records import Produced, StartPosition
+from penstock.transports.records import Produced, StartPosition, milliseconds
 from penstock.transports.statistics import ConnectionStatistics
 
 CAPABILITIES = Capabilities(

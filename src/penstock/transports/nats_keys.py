@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterable
-from datetime import datetime
 
 from nats.aio.msg import Msg
 
@@ -16,6 +15,7 @@ from penstock.errors import BrokerFailed
 from penstock.transports.broker_groups import Listener
 from penstock.transports.kv_groups import Entry, Key
 from penstock.transports.nats_connection import NatsConnection
+from penstock.transports.records import milliseconds
 
 NO_MESSAGE = 10037
 OTHER_REVISION = (10071, 10164)
@@ -132,8 +132,3 @@ class NatsKeys:
 
     def _bell(self, key: Key) -> str:
         return ".".join([self._prefix, "$bell", *map(token, key)])
-
-
-def milliseconds(time: str) -> int:
-    """A time as the server writes it."""
-    return round(datetime.fromisoformat(time).timestamp() * 1_000)

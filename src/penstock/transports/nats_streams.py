@@ -19,8 +19,9 @@ from penstock.errors import BrokerFailed, InvalidOption, UnknownTopic
 from penstock.log.names import check_name
 from penstock.log.topic import PARTITIONS_MAX
 from penstock.transports.nats_connection import NatsConnection
-from penstock.transports.nats_keys import NAME_IN_USE, milliseconds, token
+from penstock.transports.nats_keys import NAME_IN_USE, token
 from penstock.transports.options import check_options
+from penstock.transports.records import milliseconds
 
 NO_STREAM = 10059
 PARTITIONS = "penstock.partitions"

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from penstock.errors import BrokerFailed, NotSupported, UnknownTopic
 from penstock.transports.pulsar_http import PulsarHttp, decoded
 from penstock.transports.pulsar_settings import NAME, PulsarSettings
+from penstock.transports.records import milliseconds
 
 INTERCEPTORS = ("AppendBrokerTimestampMetadataInterceptor", "AppendIndexMetadataInterceptor")
 PACKAGE = "org.apache.pulsar.common.intercept."
@@ -107,8 +107,8 @@ class PulsarIndex:
             position,
             end - int(headers.get("x-pulsar-num-batch-message", "1")),
             end,
-            _milliseconds(headers[f"{_META}timestamp"]),
-            _milliseconds(headers["x-pulsar-publish-time"]),
+            milliseconds(headers[f"{_META}timestamp"]),
+            milliseconds(headers["x-pulsar-publish-time"]),
             _event_ms(headers),
             "x-pulsar-num-batch-message" in headers,
             headers.get("x-pulsar-producer-name", ""),
@@ -209,8 +209,4 @@ def mark_of(cursor: dict[str, Any]) -> Position:
 
 def _event_ms(headers: Mapping[str, str]) -> int:
     event = headers.get("x-pulsar-event-time")
-    return 0 if event is None else _milliseconds(event)
-
-
-def _milliseconds(time: str) -> int:
-    return round(datetime.fromisoformat(time).timestamp() * 1_000)
+    return 0 if event is None else milliseconds(event)

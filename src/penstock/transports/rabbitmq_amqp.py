@@ -20,7 +20,7 @@ from aio_pika.exceptions import (
 
 from penstock.bus.drive import was_cancelled
 from penstock.errors import Closed, UsageError
-from penstock.transports.rabbitmq_connection import CALL_SECONDS, PAUSE_SECONDS, RabbitCounts
+from penstock.transports.rabbitmq_connection import PAUSE_SECONDS, RabbitCounts, in_time
 from penstock.transports.rabbitmq_settings import RabbitSettings
 
 LOST = (AMQPConnectionError, ChannelInvalidStateError, OSError)
@@ -178,11 +178,7 @@ class AmqpConnection:
 
     async def waiting(self, work: Awaitable[_T]) -> _T:
         """Wait for something; Unreachable when that takes too long."""
-        try:
-            async with asyncio.timeout(CALL_SECONDS):
-                return await work
-        except TimeoutError:
-            raise self.settings.unreachable(CALL_SECONDS, self.counts.last_error) from None
+        return await in_time(work, self.settings, self.counts)
 
     async def _tried(self, work: Callable[[AbstractChannel], Awaitable[_T]]) -> _T:
         while True:

@@ -153,6 +153,15 @@ class RabbitCounts:
         self.last_error = settings.hidden(text if named else f"{type(error).__name__}: {text}")
 
 
+async def in_time(work: Awaitable[_T], settings: RabbitSettings, counts: RabbitCounts) -> _T:
+    """Wait for something; Unreachable when that takes too long."""
+    try:
+        async with asyncio.timeout(CALL_SECONDS):
+            return await work
+    except TimeoutError:
+        raise settings.unreachable(CALL_SECONDS, counts.last_error) from None
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """A number on a line, for one subscription and one publisher."""
@@ -224,11 +233,7 @@ class RabbitConnection:
 
     async def waiting(self, work: Awaitable[_T]) -> _T:
         """Wait for something; Unreachable when that takes too long."""
-        try:
-            async with asyncio.timeout(CALL_SECONDS):
-                return await work
-        except TimeoutError:
-            raise self.settings.unreachable(CALL_SECONDS, self.counts.last_error) from None
+        return await in_time(work, self.settings, self.counts)
 
     async def call(
         self, work: Callable[[Link], Awaitable[_T]], line: RabbitLine | None = None

@@ -20,3 +20,8 @@ Produced = BatchAcknowledgement
 """Where produced records went: for each partition the first offset and the one after the last."""
 StartPosition = int | datetime | Literal["earliest", "latest"]
 """An offset, a time with a time zone, or an end of the partition."""
+
+
+def milliseconds(time: str) -> int:
+    """A time as servers write it."""
+    return round(datetime.fromisoformat(time).timestamp() * 1_000)
