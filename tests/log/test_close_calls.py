@@ -22,16 +22,15 @@ from penstock.log.changes import POLL_SECONDS_MAX, POLL_SECONDS_MIN, Changes
 from penstock.log.epoch import Epoch
 from penstock.log.epoch_barrier import EpochBarrier
 from penstock.log.epoch_replay import stretches
-from penstock.log.journal import LogJournal
 from penstock.log.offsets import OffsetFile
 from penstock.log.producer import Producer
 from penstock.log.producer_file import ProducerFile
-from penstock.log.subscription import Subscription
 from penstock.log.topics import Topics
 from penstock.log.transaction import Transaction
 from penstock.log.transaction_care import TransactionCare
 from penstock.log.transaction_decision import OffsetMove
 from penstock.log.transaction_staging import ShareBuilder, Target
+from penstock.log.waiting import begin
 from penstock.stores.memory import MemoryStore
 from penstock.system import System
 from penstock.testing.worker import simulated_system
@@ -188,19 +187,18 @@ def no_complaints() -> Iterator[None]:
     assert complaints == []
 
 
-@pytest.mark.parametrize("kind", [Subscription, LogJournal, Producer])
-async def test_work_whose_caller_is_gone_ends_quietly(kind):
+async def test_work_whose_caller_is_gone_ends_quietly():
+    async def fail() -> None:
+        raise StoreFailed("the disk")
+
     with no_complaints():
-        world = part(_at_work=set())
-        failed = asyncio.get_running_loop().create_future()
-        world._at_work.add(failed)
-        failed.set_exception(StoreFailed("the disk"))
-        kind._done(world, failed)
-        assert world._at_work == set()
-        given_up = asyncio.get_running_loop().create_future()
-        given_up.cancel()
-        kind._done(world, given_up)
-        del failed, given_up
+        at_work: set[asyncio.Future[Any]] = set()
+        begin(at_work, fail())
+        begin(at_work, asyncio.sleep(60)).cancel()
+        assert len(at_work) == 2
+        await asyncio.wait(at_work)
+        await asyncio.sleep(0)
+        assert at_work == set()
 
 
 async def test_a_topic_is_opened_once_however_many_ask():
