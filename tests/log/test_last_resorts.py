@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from crc32c import crc32c
@@ -240,13 +240,10 @@ def test_a_producer_that_is_held_up_is_looked_at_again(monkeypatch):
     def finish(name: str, timeout: float) -> None:
         raise DeadlineExceeded("a live process has it")
 
-    world = part(
-        _system=System(),
-        _store=None,
-        _is_behind=lambda name, group: next(behind),
-        _transactions=part(finish=finish),
-    )
-    TransactionCare.settle_group(world, "group", 60.0)
+    store: Any = None
+    world = TransactionCare(store, cast("Any", part(finish=finish)), System())
+    monkeypatch.setattr(world, "_is_behind", lambda name, group: next(behind))
+    world.settle_group("group", 60.0)
     assert next(behind, None) is None
 
 
