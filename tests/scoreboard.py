@@ -163,7 +163,7 @@ def read(folder: Path) -> list[Figure]:
         line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()
     ]
     figures = [Figure(**json.loads(line)) for line in lines]
-    return list({(one.number, one.test, one.seed): one for one in figures}.values())
+    return list({(one.number, one.test, one.seed, one.peer): one for one in figures}.values())
 
 
 def as_markdown(figures: Iterable[Figure]) -> str:
@@ -180,7 +180,8 @@ def as_markdown(figures: Iterable[Figure]) -> str:
 def _others(line: Line, figures: Iterable[Figure]) -> str:
     again = "; ".join(f"{one.peer} {one.bad:,} of {one.tried:,}" for one in figures if one.peer)
     known = OTHERS.get(line.number, "")
-    return f"here: {again}. Reported: {known}" if again and known else again or known
+    told = (f"here: {again}" if again else "", f"reported: {known}" if known else "")
+    return ". ".join(one for one in told if one)
 
 
 def _row(line: Line, told: Sequence[Figure]) -> str:
@@ -253,7 +254,9 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0])
     figures = read(folder)
     if "--page" in arguments:
-        write_page(list({(one.number, one.test): one for one in [*kept(), *figures]}.values()))
+        write_page(
+            list({(one.number, one.test, one.peer): one for one in [*kept(), *figures]}.values())
+        )
     (folder / "scoreboard.md").write_text(as_markdown(figures))
     (folder / "scoreboard.json").write_text(as_json(figures))
     print(as_markdown(figures), end="")
