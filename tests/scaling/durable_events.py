@@ -32,6 +32,7 @@ def make(queue, inner=ResilientMessageBus, **options):
 
 
 async def reached(condition):
+    """Wait until something is so; the test's own deadline ends it when it never is."""
     while not condition():
         await asyncio.sleep(0.001)
 

@@ -15,24 +15,13 @@ from penstock import (
     WalMessageQueue,
 )
 from penstock.errors import LimitReached, LoadShed
-from penstock.messages import Event, topic
+from penstock.messages import Event
 from penstock.pressure.states import BackpressureState
 from penstock.resilience.dead_letters import DeadLetterFilter
 from penstock.scaling import group_consumer
 from penstock.system import System
 from penstock.testing import VirtualClock
-
-
-@topic("durable.orders", key="customer")
-class Ordered(Event):
-    customer: str
-    number: int = 0
-
-
-@topic("durable.orders", key="customer")
-class Cancelled(Event):
-    customer: str
-    number: int = 0
+from tests.scaling.durable_events import Cancelled, Ordered, reached
 
 
 class Fleeting(Event):
@@ -48,11 +37,6 @@ async def queue(tmp_path):
 def make(queue, inner=ResilientMessageBus, system=None, **options):
     bus = inner(log=queue, system=system)
     return ScalableMessageBus(bus, log=queue, durable=["durable.*"], **options)
-
-
-async def reached(condition):
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 async def records(queue):

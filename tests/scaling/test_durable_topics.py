@@ -15,27 +15,12 @@ from penstock.errors import LoadShed
 from penstock.messages import Event, topic
 from penstock.pressure.states import BackpressureState
 from penstock.resilience.dead_letters import Reason
-
-
-@topic("durable.orders", key="customer")
-class Ordered(Event):
-    customer: str
-    number: int = 0
+from tests.scaling.durable_events import Ordered, make, reached
 
 
 @topic("fleeting")
 class Fleeting(Event):
     number: int = 0
-
-
-def make(queue, inner=ResilientMessageBus, **options):
-    return ScalableMessageBus(inner(), log=queue, durable=["durable.*"], **options)
-
-
-async def reached(condition):
-    """Wait until something is so; the test's own deadline ends it when it never is."""
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("inner", [MessageBus, ResilientMessageBus])
