@@ -170,9 +170,9 @@ def _has_field(kind: type, name: str) -> bool:
 # -------------------------------------------------------------------------------- the envelope
 
 
-# Not tracked by the garbage collector, which would look at every queued event again and again. An
-# envelope refers to nothing that refers back to it for longer than the message is on its way.
-class Envelope(msgspec.Struct, gc=False):
+# Tracked by the garbage collector, unlike records: the error of a handler refers to the frames that it went
+# through, they to the envelope, and the envelope to the error by its notes.
+class Envelope(msgspec.Struct):
     """A message on its way: what is known about it beside what it says.
 
     Identifiers are made when somebody looks at them.

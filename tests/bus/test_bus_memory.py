@@ -1,11 +1,16 @@
 """Memory stays flat: after a warm-up, events leave nothing behind."""
 
+import asyncio
 import gc
+import logging
 import sys
+import weakref
+from dataclasses import dataclass
 
 import pytest
 
 from penstock.bus.bus import MessageBus
+from penstock.errors import DeadlineExceeded
 from penstock.messages import Command, Event, topic
 from penstock.resilience.bus import ResilientMessageBus
 
@@ -80,3 +85,64 @@ async def test_a_million_events_leave_nothing_behind(make_bus):
     objects, blocks = await growth_over(make_bus, 1_000_000)
     assert objects < 1_000
     assert blocks < 1_000
+
+
+class Receipt:
+    """Part of an event, whose end can be seen."""
+
+
+@dataclass(frozen=True)
+class Printed:
+    receipt: Receipt
+    fails: bool = False
+    waits: bool = False
+
+
+async def print_out(event: Printed) -> None:
+    if event.waits:
+        await asyncio.Event().wait()
+    await asyncio.sleep(0)
+    if event.fails:
+        raise ValueError("out of paper")
+
+
+async def in_vain(bus: MessageBus, receipt: Receipt, how: str) -> None:
+    """Publish an event that is not handled well."""
+    match how:
+        case "it fails":
+            outcome = await bus.publish_and_wait(Printed(receipt, fails=True))
+            assert not outcome.success
+        case "nobody waits":
+            await bus.publish(Printed(receipt, fails=True))
+            await bus.settle()
+        case "it takes too long":
+            with pytest.raises(DeadlineExceeded):
+                await bus.publish_and_wait(Printed(receipt, waits=True), timeout=0.001)
+        case "who waits is cancelled":
+            waiting = asyncio.create_task(bus.publish_and_wait(Printed(receipt, waits=True)))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+
+
+async def publish_in_vain(how: str) -> weakref.ref[Receipt]:
+    receipt = Receipt()
+    async with MessageBus() as bus:
+        bus.subscribe(Printed, print_out)
+        await in_vain(bus, receipt, how)
+        await bus.stop(timeout=0.01)
+    return weakref.ref(receipt)
+
+
+@pytest.mark.parametrize(
+    "how", ["it fails", "nobody waits", "it takes too long", "who waits is cancelled"]
+)
+async def test_an_event_that_is_not_handled_well_is_not_kept(how, monkeypatch):
+    """An error has the frames that it went through: what they know must not stay for ever."""
+    # What is logged is kept by pytest.
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
+    receipt = await publish_in_vain(how)
+    await asyncio.sleep(0)  # who was woken goes
+    gc.collect()
+    assert receipt() is None
