@@ -20,8 +20,8 @@ from benchmarks.workloads import WORKLOADS
 
 FIGURES = sorted((Path(__file__).parent.parent / "docs" / "benchmarks").glob("*.json"))
 FIGURES = [
-    source for source in FIGURES if source.stem != "all"
-]  # tests/test_benchmark_pages.py has it
+    source for source in FIGURES if source.stem not in {"all", "before"}
+]  # tests/test_benchmark_pages.py has them
 
 TINY = Scale(
     "quick",

@@ -18,8 +18,9 @@ from penstock.transports.kafka import KafkaTransport
 from penstock.transports.kafka_transaction import KafkaTransaction
 from tests.transports.servers.kafka import kafka_server
 
-RECORDS = 2_000
 KILLS = 4
+PORTION = 800
+RECORDS = (KILLS + 1) * PORTION
 WORKER = "tests.transports.kafka_transform_worker"
 
 
@@ -106,9 +107,9 @@ async def test_a_batch_that_was_given_up_comes_again(transport, monkeypatch):
 async def test_a_worker_that_is_killed_again_and_again_copies_everything_once(server, transport):
     await transport.create_topic("orders", partitions=2)
     await transport.create_topic("copies", partitions=2)
-    await transport.produce("orders", numbered(RECORDS), keys=numbered(RECORDS))
     chance = random.Random(7)
-    for _ in range(KILLS):
+    for number in range(KILLS):
+        await add_orders(transport, number)  # a quick worker may have copied all that were there
         worker = await asyncio.create_subprocess_exec(sys.executable, "-m", WORKER, server.url)
         try:
             before = await copied(transport)
@@ -120,6 +121,7 @@ async def test_a_worker_that_is_killed_again_and_again_copies_everything_once(se
             with suppress(ProcessLookupError):
                 worker.send_signal(signal.SIGKILL)
             await worker.wait()
+    await add_orders(transport, KILLS)
     worker = await asyncio.create_subprocess_exec(sys.executable, "-m", WORKER, server.url)
     try:
         found = await read(transport, "copies", RECORDS, "checking-kills")
@@ -127,6 +129,11 @@ async def test_a_worker_that_is_killed_again_and_again_copies_everything_once(se
         worker.send_signal(signal.SIGKILL)
         await worker.wait()
     assert Counter(found) == Counter(numbered(RECORDS))
+
+
+async def add_orders(transport, number):
+    values = numbered(PORTION, number * PORTION)
+    await transport.produce("orders", values, keys=values)
 
 
 async def copied(transport):
