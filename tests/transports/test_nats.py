@@ -2,15 +2,13 @@
 
 import asyncio
 import sys
-from collections import Counter
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 
 import nats
 import pytest
 
-from penstock.errors import DeadlineExceeded, Fenced, MissingExtra, RecordTooLarge, UnknownTopic
+from penstock.errors import DeadlineExceeded, MissingExtra, RecordTooLarge, UnknownTopic
 from penstock.testing import TransportConformance
 from penstock.testing.transport_fixtures import numbered, take, values_of
 from penstock.transports import TransportRegistry, nats_consumer
@@ -18,6 +16,7 @@ from penstock.transports.nats import NatsTransport
 from penstock.transports.nats_keys import NatsKeys
 from penstock.transports.nats_records import delivered
 from tests.transports.application import check_application, check_page
+from tests.transports.disturbance import check_that_commits_count_once
 from tests.transports.proxy import Proxy
 from tests.transports.servers.nats import nats_server
 
@@ -200,31 +199,7 @@ async def test_members_come_and_go_while_the_connection_does(server, topic):
         NatsTransport(f"nats://{proxy.address}", reconnect_seconds_max=0.1) as far,
         NatsTransport(server.url) as near,
     ):
-        await near.create_topic(topic, partitions=4)
-        acknowledged: Counter[bytes | None] = Counter()
-
-        async def read(transport, rounds):
-            for _ in range(rounds):
-                async with transport.subscribe(topic, "billing") as consumer:
-                    for _ in range(5):
-                        with suppress(DeadlineExceeded, Fenced):
-                            batch = await consumer.next_batch(0.2, records_max=9)
-                            await consumer.commit(batch)
-                            acknowledged.update(values_of(batch.records))
-
-        readers = [asyncio.create_task(read(one, 4)) for one in (far, near, far)]
-        for start in range(0, 600, 20):
-            await near.produce(topic, numbered(20, start))
-            if start % 100 == 60:
-                proxy.drop()
-        await asyncio.gather(*readers)
-        async with near.subscribe(topic, "billing") as last:
-            while sum(one.records for one in await near.lag(topic, "billing")):
-                with suppress(DeadlineExceeded):
-                    batch = await last.next_batch(0.2)
-                    await last.commit(batch)
-                    acknowledged.update(values_of(batch.records))
-    assert acknowledged == Counter(numbered(600))
+        await check_that_commits_count_once(proxy, far, near, topic, rounds=4, records=600)
 
 
 def test_without_the_client_the_error_names_the_extra(monkeypatch):

@@ -13,6 +13,11 @@ from penstock.errors import BrokerFailed, DeadlineExceeded, Fenced, InvalidOptio
 from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, values_of
 from penstock.transports import open_transport
 from penstock.transports.nats import NatsTransport
+from tests.transports.disturbance import (
+    check_that_who_is_cut_off_is_fenced,
+    cut_and_heal,
+    produced_and_read,
+)
 from tests.transports.patience import cannot_open
 from tests.transports.proxy import Proxy
 from tests.transports.servers.nats import nats_server
@@ -41,29 +46,19 @@ def own_server():
 
 async def sent_and_read(transport, topic, disturb, batches=40, size=25):
     """Produce under disturbance, and read all; every produce is acknowledged in the end."""
-    await transport.create_topic(topic, partitions=2)
-    got: Counter[bytes | None] = Counter()
-    total = batches * size
-    disturbing = None
 
-    async def read():
+    async def read(got, total):
         async with transport.subscribe(topic, "billing", **PATIENT) as consumer:
             while got.total() < total:
                 batch = await consumer.next_batch(WAIT_SECONDS)
                 got.update(values_of(batch.records))
                 await consumer.commit(batch)
 
-    reading = asyncio.create_task(read())
-    for start in range(0, total, size):
-        if start == total // 2:
-            disturbing = asyncio.create_task(disturb())
-        await transport.produce(topic, numbered(size, start), timeout=WAIT_SECONDS)
-    assert disturbing is not None
-    await disturbing
-    async with asyncio.timeout(WAIT_SECONDS):
-        await reading
+    got = await produced_and_read(
+        transport, topic, disturb, read, batches=batches, size=size, seconds=WAIT_SECONDS
+    )
     lag = await transport.lag(topic, "billing")
-    assert sum(one.end for one in lag) == total  # nothing stored twice
+    assert sum(one.end for one in lag) == batches * size  # nothing stored twice
     return got
 
 
@@ -130,17 +125,7 @@ async def test_a_cut_connection_is_made_again(server, topic):
         Proxy("127.0.0.1", server.port) as proxy,
         NatsTransport(f"nats://{proxy.address}", reconnect_seconds_max=0.2) as transport,
     ):
-
-        async def disturb():
-            for _ in range(3):
-                proxy.cut()
-                while transport.statistics().connected:
-                    await asyncio.sleep(0)
-                proxy.heal()
-                while not transport.statistics().connected:
-                    await asyncio.sleep(0.001)
-
-        got = await sent_and_read(transport, topic, disturb)
+        got = await sent_and_read(transport, topic, lambda: cut_and_heal(proxy, transport))
         statistics = transport.statistics()
     assert got == Counter(numbered(1_000))
     assert statistics.reconnects >= 3
@@ -217,18 +202,7 @@ async def test_who_is_cut_off_for_longer_than_its_lease_is_fenced(server, topic)
         NatsTransport(f"nats://{proxy.address}", reconnect_seconds_max=0.2) as far,
         NatsTransport(server.url) as near,
     ):
-        await near.create_topic(topic, partitions=1)
-        await near.produce(topic, numbered(5))
-        async with far.subscribe(topic, "billing", lease_seconds=0.5) as zombie:
-            batch = await zombie.next_batch(WAIT_SECONDS)
-            proxy.cut()
-            async with near.subscribe(topic, "billing") as other:
-                assert values_of(await take(other, 5)) == numbered(5)
-                await other.commit()
-                assert zombie.assignment().partitions == frozenset()
-                proxy.heal()
-                with pytest.raises(Fenced):
-                    await zombie.commit(batch)
+        await check_that_who_is_cut_off_is_fenced(proxy, far, near, topic)
 
 
 async def test_a_stopped_server_shows_as_an_error_within_the_deadline(own_server, topic):

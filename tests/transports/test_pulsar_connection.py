@@ -12,6 +12,7 @@ from penstock.errors import BrokerFailed, DeadlineExceeded, Fenced, NotSupported
 from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, values_of
 from penstock.transports import open_transport
 from penstock.transports.pulsar import PulsarTransport
+from tests.transports.disturbance import check_that_who_is_cut_off_is_fenced, produced_and_read
 from tests.transports.patience import cannot_open
 from tests.transports.proxy import Proxy
 from tests.transports.servers.ports import free_port, free_ports
@@ -74,12 +75,8 @@ async def the_way_to(server):
 
 async def sent_and_read(transport, topic, disturb, batches=40, size=25):
     """Produce under disturbance, and read all; every produce is acknowledged in the end."""
-    await transport.create_topic(topic, partitions=2)
-    got: Counter[bytes | None] = Counter()
-    total = batches * size
-    disturbing = None
 
-    async def read():
+    async def read(got, total):
         async with transport.subscribe(topic, "billing", **PATIENT) as consumer:
             while len(got) < total:
                 batch = await consumer.next_batch(LONG_SECONDS)
@@ -88,17 +85,11 @@ async def sent_and_read(transport, topic, disturb, batches=40, size=25):
                     # Away for longer than its lease: it comes again, to whoever has it.
                     await consumer.commit(batch)
 
-    reading = asyncio.create_task(read())
-    for start in range(0, total, size):
-        if start == total // 2:
-            disturbing = asyncio.create_task(disturb())
-        await transport.produce(topic, numbered(size, start), timeout=LONG_SECONDS)
-    assert disturbing is not None
-    await disturbing
-    async with asyncio.timeout(LONG_SECONDS):
-        await reading
+    got = await produced_and_read(
+        transport, topic, disturb, read, batches=batches, size=size, seconds=LONG_SECONDS
+    )
     lag = await transport.lag(topic, "billing")
-    assert sum(one.end for one in lag) == total  # nothing stored twice
+    assert sum(one.end for one in lag) == batches * size  # nothing stored twice
     return got
 
 
@@ -268,19 +259,8 @@ async def test_who_is_cut_off_for_longer_than_its_lease_is_fenced(server, topic)
         PulsarTransport(way.url) as far,
         PulsarTransport(server.url) as near,
     ):
-        await near.create_topic(topic, partitions=1)
-        await near.produce(topic, numbered(5))
-        async with far.subscribe(topic, "billing", lease_seconds=0.5) as zombie:
-            batch = await zombie.next_batch(WAIT_SECONDS)
-            way.cut()
-            async with near.subscribe(topic, "billing") as other:
-                assert values_of(await take(other, 5)) == numbered(5)
-                await other.commit()
-                assert zombie.assignment().partitions == frozenset()
-                way.heal()
-                # The client takes up to a minute until it tries to connect again.
-                with pytest.raises(Fenced):
-                    await surely(lambda: zombie.commit(batch))
+        # The client takes up to a minute until it tries to connect again.
+        await check_that_who_is_cut_off_is_fenced(way, far, near, topic, surely)
 
 
 async def test_a_broker_that_stands_still_shows_as_an_error_within_the_deadline(server, topic):

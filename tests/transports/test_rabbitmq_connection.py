@@ -19,6 +19,12 @@ from penstock.errors import (
 from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, values_of
 from penstock.transports import TransportRegistry, open_transport
 from penstock.transports.rabbitmq import RabbitTransport
+from tests.transports.disturbance import (
+    check_that_commits_count_once,
+    check_that_who_is_cut_off_is_fenced,
+    cut_and_heal,
+    produced_and_read,
+)
 from tests.transports.patience import cannot_open
 from tests.transports.proxy import Proxy
 from tests.transports.servers.ports import free_port
@@ -40,12 +46,8 @@ def far_url(proxy):
 
 async def sent_and_read(transport, topic, disturb, batches=20, size=25):
     """Produce under disturbance, and read all; every produce is acknowledged in the end."""
-    await transport.create_topic(topic, partitions=2)
-    got: Counter[bytes | None] = Counter()
-    total = batches * size
-    disturbing = None
 
-    async def read():
+    async def read(got, total):
         while len(got) < total:
             # Away for longer than its lease, or than a call may take: what it had comes again.
             with suppress(Fenced, Unreachable):
@@ -55,18 +57,12 @@ async def sent_and_read(transport, topic, disturb, batches=20, size=25):
                         got.update(values_of(batch.records))
                         await consumer.commit(batch)
 
-    reading = asyncio.create_task(read())
-    for start in range(0, total, size):
-        if start == total // 2:
-            disturbing = asyncio.create_task(disturb())
-        await transport.produce(topic, numbered(size, start), timeout=2 * WAIT_SECONDS)
-    assert disturbing is not None
-    await disturbing
-    async with asyncio.timeout(WAIT_SECONDS):
-        await reading
+    got = await produced_and_read(
+        transport, topic, disturb, read, batches=batches, size=size, seconds=2 * WAIT_SECONDS
+    )
     lag = await transport.lag(topic, "billing")
-    assert sum(one.end for one in lag) == total  # nothing stored twice, nothing lost
-    assert got.keys() == set(numbered(total))
+    assert sum(one.end for one in lag) == batches * size  # nothing stored twice, nothing lost
+    assert got.keys() == set(numbered(batches * size))
 
 
 async def test_a_broker_that_is_killed_loses_nothing_acknowledged(server, topic, scored):
@@ -131,17 +127,7 @@ async def test_a_cut_connection_is_made_again(server, topic):
         Proxy("127.0.0.1", server.port) as proxy,
         RabbitTransport(far_url(proxy)) as transport,
     ):
-
-        async def disturb():
-            for _ in range(3):
-                proxy.cut()
-                while transport.statistics().connected:
-                    await asyncio.sleep(0)
-                proxy.heal()
-                while not transport.statistics().connected:
-                    await asyncio.sleep(0.001)
-
-        await sent_and_read(transport, topic, disturb)
+        await sent_and_read(transport, topic, lambda: cut_and_heal(proxy, transport))
         statistics = transport.statistics()
     assert statistics.reconnects >= 3
     assert statistics.connected
@@ -234,18 +220,7 @@ async def test_who_is_cut_off_for_longer_than_its_lease_is_fenced(server, topic)
         RabbitTransport(far_url(proxy)) as far,
         RabbitTransport(server.url) as near,
     ):
-        await near.create_topic(topic, partitions=1)
-        await near.produce(topic, numbered(5))
-        async with far.subscribe(topic, "billing", lease_seconds=0.5) as zombie:
-            batch = await zombie.next_batch(WAIT_SECONDS)
-            proxy.cut()
-            async with near.subscribe(topic, "billing") as other:
-                assert values_of(await take(other, 5)) == numbered(5)
-                await other.commit()
-                assert zombie.assignment().partitions == frozenset()
-                proxy.heal()
-                with pytest.raises(Fenced):
-                    await zombie.commit(batch)
+        await check_that_who_is_cut_off_is_fenced(proxy, far, near, topic)
 
 
 async def test_a_stopped_server_shows_as_an_error_within_the_deadline(server, topic):
@@ -271,31 +246,7 @@ async def test_members_come_and_go_while_the_connection_does(server, topic):
         RabbitTransport(far_url(proxy)) as far,
         RabbitTransport(server.url) as near,
     ):
-        await near.create_topic(topic, partitions=4)
-        acknowledged: Counter[bytes | None] = Counter()
-
-        async def read(transport, rounds):
-            for _ in range(rounds):
-                async with transport.subscribe(topic, "billing") as consumer:
-                    for _ in range(5):
-                        with suppress(DeadlineExceeded, Fenced):
-                            batch = await consumer.next_batch(0.2, records_max=9)
-                            await consumer.commit(batch)
-                            acknowledged.update(values_of(batch.records))
-
-        readers = [asyncio.create_task(read(one, 3)) for one in (far, near, far)]
-        for start in range(0, 300, 20):
-            await near.produce(topic, numbered(20, start))
-            if start % 100 == 60:
-                proxy.drop()
-        await asyncio.gather(*readers)
-        async with near.subscribe(topic, "billing") as last:
-            while sum(one.records for one in await near.lag(topic, "billing")):
-                with suppress(DeadlineExceeded):
-                    batch = await last.next_batch(0.2)
-                    await last.commit(batch)
-                    acknowledged.update(values_of(batch.records))
-    assert acknowledged == Counter(numbered(300))
+        await check_that_commits_count_once(proxy, far, near, topic, rounds=3, records=300)
 
 
 # Opening

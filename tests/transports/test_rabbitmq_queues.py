@@ -1,7 +1,6 @@
 """The RabbitMQ transport on quorum queues of a real server: the suite, and what only it has."""
 
 import asyncio
-from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -25,6 +24,7 @@ from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, va
 from penstock.transports.rabbitmq import RabbitTransport
 from penstock.transports.rabbitmq_amqp import AmqpConnection
 from penstock.transports.rabbitmq_settings import settings_from
+from tests.transports.disturbance import cut_and_heal, produced_and_read
 from tests.transports.proxy import Proxy
 from tests.transports.servers.rabbitmq import LOGIN, rabbit_server
 
@@ -68,12 +68,8 @@ class TestRabbitQueues(TransportConformance):
 
 async def sent_and_read(transport, topic, disturb, batches=20, size=10):
     """Produce under disturbance and read all: everything comes, some of it twice."""
-    await transport.create_topic(topic, partitions=2)
-    got: Counter[bytes | None] = Counter()
-    total = batches * size
-    disturbing = None
 
-    async def read():
+    async def read(got, total):
         async with transport.subscribe(topic, "billing") as consumer:
             while len(got) < total:
                 batch = await consumer.next_batch(2 * WAIT_SECONDS)
@@ -81,16 +77,10 @@ async def sent_and_read(transport, topic, disturb, batches=20, size=10):
                 with suppress(Fenced):
                     await consumer.commit(batch)
 
-    reading = asyncio.create_task(read())
-    for start in range(0, total, size):
-        if start == total // 2:
-            disturbing = asyncio.create_task(disturb())
-        await transport.produce(topic, numbered(size, start), timeout=2 * WAIT_SECONDS)
-    assert disturbing is not None
-    await disturbing
-    async with asyncio.timeout(WAIT_SECONDS):
-        await reading
-    assert got.keys() == set(numbered(total))
+    got = await produced_and_read(
+        transport, topic, disturb, read, batches=batches, size=size, seconds=2 * WAIT_SECONDS
+    )
+    assert got.keys() == set(numbered(batches * size))
 
 
 async def test_a_broker_that_is_killed_loses_nothing_acknowledged(server, make, topic):
@@ -108,17 +98,7 @@ async def test_a_broker_that_is_killed_loses_nothing_acknowledged(server, make, 
 
 async def test_a_cut_connection_is_made_again(server, topic):
     async with Proxy("127.0.0.1", server.amqp_port) as proxy, far(proxy) as transport:
-
-        async def disturb():
-            for _ in range(3):
-                proxy.cut()
-                while transport.statistics().connected:
-                    await asyncio.sleep(0.001)
-                proxy.heal()
-                while not transport.statistics().connected:
-                    await asyncio.sleep(0.001)
-
-        await sent_and_read(transport, topic, disturb)
+        await sent_and_read(transport, topic, lambda: cut_and_heal(proxy, transport))
         statistics = transport.statistics()
     assert statistics.reconnects >= 3
     assert statistics.errors
