@@ -143,6 +143,24 @@ def test_a_file_that_cannot_be_opened_fails_the_write():
     store.write(KEYS[0], b"value")
 
 
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (errno.ENOSPC, "free some space, then open the log again"),
+        (errno.EIO, "dmesg"),
+        (errno.EBUSY, ""),
+    ],
+)
+def test_who_can_do_something_about_a_failure_is_told_what(code, advice):
+    disk, store = make()
+    disk.fail("open", code, path="*.tmp")
+    with pytest.raises(StoreFailed, match="cannot write settings in") as caught:
+        store.write("settings", b"x")
+    assert caught.value.errno == code
+    assert advice in str(caught.value)
+    assert str(caught.value).endswith("lost") == bool(advice)
+
+
 def test_maintenance_removes_them_with_the_other_leftovers():
     keys = PartitionKeys("orders", 0)
     disk = killed_while_writing(f"{keys.folder}/x")

@@ -33,6 +33,16 @@ TEMPORARY = ".tmp"
 LOCK_POLL_SECONDS_MIN = 0.0002
 LOCK_POLL_SECONDS_MAX = 0.005
 _MAY_NOT_WRITE = {errno.EACCES, errno.EPERM, errno.EROFS}
+_REOPEN = "then open the log again; nothing that was acknowledged as durable is lost"
+ADVICE = {
+    errno.ENOSPC: f"free some space, {_REOPEN}",
+    errno.EDQUOT: f"free some space or raise the quota, {_REOPEN}",
+    errno.EIO: f"the disk fails: look at dmesg, move the log to another disk, {_REOPEN}",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.EACCES: "give this user the right to write there",
+    errno.EROFS: "the file system is mounted read-only",
+}
+"""What to do about a failed call, where a person can do something."""
 
 
 class _Unchanged(NamedTuple):
@@ -426,8 +436,13 @@ class DirectoryStore(PersistentBackingStore):
         if isinstance(cause, FileNotFoundError | NotADirectoryError | IsADirectoryError):
             raise KeyNotFound(f"no such key: {key}", key=key) from cause
         raise StoreFailed(
-            f"cannot {verb} {key} in {self.path}: {cause.strerror or cause}",
+            f"cannot {verb} {key} in {self.path}: {cause.strerror or cause}{_advice(cause)}",
             key=key,
             operation=verb,
             errno=cause.errno,
         ) from cause
+
+
+def _advice(cause: OSError) -> str:
+    advice = ADVICE.get(cause.errno or 0)
+    return f": {advice}" if advice else ""
