@@ -110,6 +110,13 @@ def twin(reports: dict[str, dict[str, Any]]) -> str:
     return f"With the [compiled twin]({TWIN}): {_names(with_it)}{others}."
 
 
+def when(reports: dict[str, dict[str, Any]]) -> str:
+    """When the suites were measured: what was changed later is not in the figures."""
+    days = sorted({report["started"].partition(" ")[0] for report in reports.values()})
+    span = " to ".join(dict.fromkeys((days[0], days[-1])))
+    return f"Measured {span}; what was changed later is not in these figures."
+
+
 def table() -> str:
     """The rows as Markdown."""
     rows = ["| per second | Penstock | others, in the same run |", "|---|---:|---|"]
@@ -120,7 +127,7 @@ def table() -> str:
     machine = _report("log")["machine"]
     where = f"Medians, on {machine['processor']}, {machine['memory']}, {machine['Python']}."
     reports = {line.suite: _report(line.suite) for line in HEADLINES}
-    return "\n".join([*rows, "", where, twin(reports), ""])
+    return "\n".join([*rows, "", where, when(reports), twin(reports), ""])
 
 
 def on_page(page: str) -> str:

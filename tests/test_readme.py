@@ -30,6 +30,12 @@ def test_what_stands_around_the_figures_stays():
     assert changed.count("\n| ") > len(headlines.HEADLINES)
 
 
+def test_the_figures_say_when_they_were_measured():
+    first, last = {"started": "2026-11-15 09:00 UTC"}, {"started": "2026-11-16 01:00 UTC"}
+    assert headlines.when({"a": last, "b": first}).startswith("Measured 2026-11-15 to 2026-11-16; ")
+    assert headlines.when({"a": last}).startswith("Measured 2026-11-16; ")
+
+
 def test_the_figures_say_which_ran_with_the_compiled_twin():
     used = {"machine": {"compiled twin": "in use"}}
     unused = {"machine": {"compiled twin": "not in use"}}
