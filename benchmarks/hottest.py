@@ -53,7 +53,7 @@ DONE = {
     "hot.py _handle_compiled": "the compiled loop and the handlers that it calls; in Python only for what waits or fails",
     "hot.py _handle_batch": "once for a turn of up to 2,048 messages: what can be done once is not done for each",
     "<string> __init__": "notes on an event that somebody waits for; all others go without",
-    "dispatch.py <listcomp>": "only for events with notes or filters; leaving it out for new ones was tried and gained nothing",
+    "dispatch.py <listcomp>": "only for events with filters, and for those that come again",
     "arrow.py _bytes": "one copy for a chunk of entries; chunks of 4 MiB, so that there are fewer",
     "shared_ring.py _batches": "one look at the cursor for all entries that are there",
     "system.py sleep": "waiting for the other process: short first, then longer",
