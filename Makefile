@@ -60,6 +60,7 @@ SCOREBOARD ?= build/scoreboard
 torture: environment ## Run the long tests (hours): kills, power cuts, crash states; ends with the scoreboard
 	@scripts/system-packages
 	@scripts/services
+	@scripts/peers
 	@echo "Running the long tests; this takes hours. PENSTOCK_SEED=... repeats a run ..."
 	@rm -rf $(SCOREBOARD)
 	@HYPOTHESIS_PROFILE=torture PENSTOCK_SCOREBOARD=$(SCOREBOARD) \
