@@ -138,6 +138,12 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "no filter",
         "topics are asked that nobody waits for, and nobody hears of it",
     ),
+    Equivalent(
+        "columns.decode",
+        "pairs = 0 if header_counts is None else int(header_counts.sum(dtype=np.int64))",
+        "0 to 1",
+        "without headers their pairs are not taken, however many they are said to be",
+    ),
 )
 _KNOWN = {(one.function, one.text, one.change) for one in EQUIVALENT}
 

@@ -1,0 +1,110 @@
+"""Steps of the log whose lack shows late or elsewhere: what rings, what is told, what is left alone."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from penstock import TopicConfig
+from penstock.errors import DamagedFile, RetentionFull
+from penstock.log.group_file import GroupFile, rings
+from penstock.log.head import HeadFile
+from penstock.log.names import PartitionKeys, SegmentName
+from penstock.log.partition import PartitionLog
+from penstock.log.recovery import _has_start
+from penstock.log.sealed import leftovers, stores_of
+from penstock.log.topic import Retention, TopicFile, WhenFull
+from penstock.log.transaction_decision import Decision
+from penstock.log.verify import verify
+from penstock.stores.memory import MemoryStore
+from penstock.testing.clock import VirtualClock
+from tests.log.mending import mend
+from tests.log.small_log import KEYS, TOPIC, SmallLog
+from tests.log.strategies import values_draft
+from tests.log.test_forged_segments import START, forged, stored
+from tests.log.test_promises import in_small_segments
+from tests.log.test_writer import opened
+
+
+def test_an_index_that_stayed_when_its_segment_moved_is_left_over():
+    store, tier, name = MemoryStore(), MemoryStore(), SegmentName(0)
+    tier.write(KEYS.log(name), b"segment")
+    for one in (store, tier):
+        one.write(KEYS.index(name), b"index")
+    assert leftovers(KEYS, stores_of(store, tier)) == [(store, KEYS.index(name))]
+
+
+async def test_upkeep_finds_that_a_topic_is_full():
+    config = in_small_segments(Retention(bytes_max=1_000, when_full=WhenFull.REJECT))
+    async with opened(config) as (_, queue, writer):
+        with suppress(RetentionFull):
+            for _ in range(100):
+                await queue.publish(TOPIC, bytes(500))
+        writer.reject_while_full(False)
+        await queue.maintain()
+        with pytest.raises(RetentionFull):
+            await queue.publish(TOPIC, b"y")
+
+
+def test_a_group_that_begins_anew_rings():
+    store = MemoryStore()
+    GroupFile(store, "billing", VirtualClock(), 1.0).reset()
+    assert rings(store, "billing") == 1
+
+
+@pytest.mark.parametrize(
+    ("generation", "mark"), [(0, 1), (0xFFFE, 0xFFFF), (0xFFFF, 1), (0x1_FFFF, 2)]
+)
+def test_a_mark_has_sixteen_bits_and_is_never_zero(generation, mark):
+    fields = dict.fromkeys(("producer_id", "epoch", "number", "decided_ms"), 0)
+    assert Decision(generation=generation, **fields).mark == mark
+
+
+def test_a_damaged_start_is_none():
+    assert _has_start(stored(START))
+    assert not _has_start(stored(values_draft(b"x")))
+
+
+def test_an_open_segment_that_does_not_follow_the_last_is_told():
+    """Head and segment fit each other; neither fits the segment before."""
+    log = SmallLog()
+    log.append((None, b"first"))
+    log.append_segments(1)
+    source = log.reader().segments()[-1]
+    entries = list(source.entries(0, source.size()))
+    drafts = [START, *(values_draft(b"v") for _ in entries[1:])]
+    data = forged(*drafts, base=source.name.base, previous=12345)
+    log.store.write(source.key, data)
+    [last] = list(source.entries(0, len(data)))[-1:]
+    head = log.head()._replace(
+        position=len(data),
+        durable_position=len(data),
+        checksum=last.header.checksum,
+        durable_checksum=last.header.checksum,
+    )
+    HeadFile(log.store, KEYS.head).write(head)
+    told = [(one.file, one.kind) for one in verify(log.store).problems]
+    assert (source.key, "chain") in told
+
+
+def test_a_subscriber_that_is_found_again_begins_where_it_has_no_offset_at_the_first():
+    log = SmallLog(config=TopicConfig(partitions=2))
+    log.append((None, b"x"))
+    other = PartitionLog(log.store, PartitionKeys(TOPIC, 1), system=log.system)
+    other.attach()
+    other.append([values_draft(b"y")], sync=True)
+    log.subscribe("billing", 1)
+    log.store.delete(log.topic.key)
+    mend(log)
+    assert log.state.subscribers == {"billing": {0: 1, 1: 0}}
+
+
+def test_the_description_of_another_topic_is_not_taken():
+    store = MemoryStore()
+    other = TopicFile(store, "payments")
+    other.create(TopicConfig(), 0)
+    here = TopicFile(store, TOPIC)
+    store.write(here.key, store.read(other.key, 0, 1 << 20))
+    with pytest.raises(DamagedFile, match="payments"):
+        here.read()
