@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ from typing import Any
 from tests.crash.peer import Peer
 from tests.transports.servers.nats import NatsServer
 
-ANSWER_SECONDS = 5
+ANSWER_SECONDS = 2
 PAGE = 500
 
 
@@ -121,6 +122,7 @@ class Nats(Peer):
         self._runner.run(self._client.close())
         self._runner.close()
         self._server.stop()
+        shutil.rmtree(self._server.folder)
 
 
 class NatsAlways(Nats):

@@ -1,4 +1,4 @@
-"""What others do on the rigs that Penstock is on: power cuts, flipped bits, a sync that fails.
+"""What others do on the rigs that Penstock is on: kills, power cuts, damaged files, a sync that fails.
 
 Nothing here is asserted of them, except that the rigs see what they are known to see. The figures go to the
 scoreboard, beside Penstock's.
@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,8 @@ def numbers_in(data: bytes) -> list[int]:
 def end(process: subprocess.Popen[bytes]) -> list[int]:
     """Kill all of it, and wait until its servers are gone too: they hold the disk. What it had said."""
     handles = handles_of(process.pid)
-    os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     said, _ = process.communicate(timeout=READ_SECONDS)
     for handle in handles:
         select.select([handle], [], [], READ_SECONDS)
@@ -83,9 +85,40 @@ def read(name: str, folder: Path) -> list[int] | None:
     try:
         said, _ = process.communicate(timeout=READ_SECONDS)
     except subprocess.TimeoutExpired:
-        end(process)
         return None
+    finally:
+        end(process)
     return numbers_in(said) if process.returncode == 0 else None
+
+
+def kill(name: str, folder: Path, words: int) -> Counter[str]:
+    """SIGKILL after so many words, of its server too: how many were acknowledged, and how many are gone."""
+    process = start(name, folder, "write")
+    assert process.stdout is not None
+    said = numbers_in(process.stdout.read(words * NUMBER.size)) + end(process)
+    acknowledged = {number for number in said if number > 0}
+    lost = acknowledged - set(read(name, folder) or ())
+    return Counter(acknowledged=len(acknowledged), lost=len(lost))
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("name", NAMES)
+def test_kills_of_others(request, folder, scored, name):
+    seed = seed_of(request)
+    chance = random.Random(seed)
+    found: Counter[str] = Counter()
+    for number in range(max(2, amount(1) // 2_000)):
+        place = folder / f"{number}"
+        place.mkdir()
+        found += kill(name, place, chance.randint(1, WORDS_MAX))
+    scored.peer(1, name, tried=found["acknowledged"], bad=found["lost"], seed=seed)
+
+
+def test_the_rig_of_kills_sees_what_was_acknowledged(folder):
+    found = kill("a file, flushed", folder, 20)
+    assert found["acknowledged"] >= 20
+    assert found["lost"] == 0, "the kernel has what was flushed"
 
 
 def cut(disk: Disk, name: str, folder: Path, words: int) -> tuple[int, int]:
@@ -135,9 +168,13 @@ def test_power_cuts_of_others(request, folder, scored, name):
     scored.peer(3, name, tried=found["acknowledged"], bad=found["lost"], seed=seed)
 
 
+def files_of(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
+
+
 def flip(folder: Path, chance: random.Random) -> None:
     """One bit of all that is in the files."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
+    files = files_of(folder)
     sizes = [path.stat().st_size for path in files]
     [path] = chance.choices(files, sizes)
     at = chance.randrange(path.stat().st_size)
@@ -151,17 +188,23 @@ def flip(folder: Path, chance: random.Random) -> None:
 def verdict(there: list[int] | None) -> str:
     if there is None:
         return "told"
-    if any(number < 0 for number in there):
+    if not set(there) <= set(range(1, FLIP_NUMBERS + 1)):
         return "wrong"
     return "harmless" if len(there) == FLIP_NUMBERS else "lost"
 
 
-def flip_often(name: str, folder: Path, seed: int, flips: int) -> Counter[str]:
-    whole, copy, chance = folder / "whole", folder / "copy", random.Random(seed)
+def written(name: str, folder: Path) -> Path:
+    """Where the peer has kept all numbers, and ended in good order."""
+    whole = folder / "whole"
     whole.mkdir()
     process = start(name, whole, "write", 1, FLIP_NUMBERS)
     process.communicate(timeout=READ_SECONDS)
     assert process.returncode == 0
+    return whole
+
+
+def flip_often(name: str, folder: Path, seed: int, flips: int) -> Counter[str]:
+    whole, copy, chance = written(name, folder), folder / "copy", random.Random(seed)
     found: Counter[str] = Counter()
     for _ in range(flips):
         shutil.rmtree(copy, ignore_errors=True)
@@ -184,6 +227,50 @@ def test_flipped_bits_of_others(request, folder, scored, name):
     found = flip_often(name, folder, seed, flips)
     scored.peer(6, name, tried=flips, bad=found["wrong"], seed=seed)
     scored.peer(7, name, tried=flips, bad=found["lost"], seed=seed)
+
+
+Damage = Callable[[Path, Path], object]
+"""Does something to a file; another one is there for a swap."""
+
+
+def swap(path: Path, other: Path) -> None:
+    mine = path.read_bytes()
+    path.write_bytes(other.read_bytes())
+    other.write_bytes(mine)
+
+
+DAMAGES: dict[str, Damage] = {
+    "cut": lambda path, _: os.truncate(path, path.stat().st_size // 2),
+    "zeroed": lambda path, _: path.write_bytes(bytes(path.stat().st_size)),
+    "removed": lambda path, _: path.unlink(),
+    "swapped": swap,
+}
+
+
+def damage_all(name: str, folder: Path) -> Counter[str]:
+    """Each file damaged in each way, alone."""
+    whole, copy = written(name, folder), folder / "copy"
+    files = [one.relative_to(whole) for one in files_of(whole)]
+    found: Counter[str] = Counter()
+    for at, file in enumerate(files):
+        for damage in DAMAGES.values():
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(whole, copy)
+            damage(copy / file, copy / files[at - 1])
+            found[verdict(read(name, copy))] += 1
+    return found
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("name", NAMES)
+def test_damaged_files_of_others(folder, scored, name):
+    found = damage_all(name, folder)
+    scored.peer(8, name, tried=found.total(), bad=found["wrong"] + found["lost"])
+
+
+def test_the_rig_sees_a_file_that_is_damaged(folder):
+    assert damage_all("a file, flushed", folder) == Counter(lost=2, wrong=1, harmless=1)
 
 
 @pytest.mark.torture
