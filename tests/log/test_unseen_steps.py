@@ -6,8 +6,9 @@ from contextlib import suppress
 
 import pytest
 
-from penstock import TopicConfig
+from penstock import TopicConfig, WalMessageQueue
 from penstock.errors import DamagedFile, RetentionFull
+from penstock.log import places
 from penstock.log.group_file import GroupFile, rings
 from penstock.log.head import HeadFile
 from penstock.log.names import PartitionKeys, SegmentName
@@ -15,7 +16,7 @@ from penstock.log.partition import PartitionLog
 from penstock.log.recovery import _has_start
 from penstock.log.sealed import leftovers, stores_of
 from penstock.log.topic import Retention, TopicFile, WhenFull
-from penstock.log.transaction_decision import Decision
+from penstock.log.transaction_decision import DECISION_BYTES_MAX, Decision, Front, _parse_front
 from penstock.log.verify import verify
 from penstock.stores.memory import MemoryStore
 from penstock.testing.clock import VirtualClock
@@ -108,3 +109,35 @@ def test_the_description_of_another_topic_is_not_taken():
     store.write(here.key, store.read(other.key, 0, 1 << 20))
     with pytest.raises(DamagedFile, match="payments"):
         here.read()
+
+
+async def test_what_was_accepted_is_counted():
+    async with opened() as (_, queue, _writer):
+        await queue.publish_many(TOPIC, [b"a", b"b"])
+        await queue.publish(TOPIC, b"c")
+        assert queue.statistics().topics[TOPIC].records_accepted == 3
+
+
+def test_a_decision_that_is_said_to_be_too_long_is_none():
+    most = DECISION_BYTES_MAX
+    fits = Front(0, 1, 1, most - 1, 1, 0)
+    assert _parse_front("key", fits.pack("key")) == fits
+    assert _parse_front("key", fits._replace(records_bytes=2).pack("key")) is None
+
+
+def test_a_portion_may_be_as_large_as_one_may_be(monkeypatch):
+    source = stored(START, values_draft(b"12345"), values_draft(b"67890"))
+    entries = list(source.entries(0, source.size()))[1:]
+    size = sum(one.header.body_length for one in entries)
+    monkeypatch.setattr(places, "FETCHED_BYTES_MAX", size)
+    assert len(places._portion(entries)) == 2
+    monkeypatch.setattr(places, "FETCHED_BYTES_MAX", size - 1)
+    assert len(places._portion(entries)) == 1
+
+
+async def test_what_another_process_made_durable_before_is_not_waited_for(tmp_path):
+    async with WalMessageQueue(tmp_path) as here, WalMessageQueue(tmp_path) as there:
+        await here.create_topic(TOPIC)
+        await here.retention(TOPIC)
+        await there.publish(TOPIC, b"x")
+        await here.wait_durable(TOPIC, 0, timeout=60)

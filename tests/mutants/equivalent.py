@@ -144,6 +144,36 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "0 to 1",
         "without headers their pairs are not taken, however many they are said to be",
     ),
+    Equivalent(
+        "routing.fnv1a_many",
+        "if len(keys) < VECTOR_KEYS_MIN:",
+        "Lt to GtE",
+        "both ways to hash give the same, in a longer time",
+    ),
+    Equivalent(
+        "reader.Cursor.__init__",
+        "self._position = 0",
+        "0 to 1",
+        "it is set when a segment is chosen, before anything is read",
+    ),
+    Equivalent(
+        "reader.Cursor.__init__",
+        "self._expected = 0",
+        "0 to 1",
+        "it is set when a segment is chosen, before anything is read",
+    ),
+    Equivalent(
+        "reader.PartitionReader._load_index",
+        "data = source.store.read(self.keys.index(source.name), 0, size_max + 1)",
+        "to Sub",
+        "a row that is not read is made again from the segment",
+    ),
+    Equivalent(
+        "subscription.Subscription._next_epoch",
+        "if left and self._elsewhere().issuperset(left):",
+        "and to or, or to and",
+        "it is also asked for what is known here, and what is known here counts",
+    ),
 )
 _KNOWN = {(one.function, one.text, one.change) for one in EQUIVALENT}
 
