@@ -33,6 +33,8 @@ NAMES = [
 ]
 PROGRAM = "tests.crash.peer_writer"
 READ_SECONDS = 60
+OPEN_SECONDS = 10
+"""One that has not read a small copy by then, or not even started, does not open."""
 FLIP_NUMBERS = 1_500
 SYNC_NUMBERS = 40
 WORDS_MAX = 150
@@ -83,7 +85,7 @@ def read(name: str, folder: Path) -> list[int] | None:
     """What is there; None if it does not open, or says that something is wrong."""
     process = start(name, folder, "read")
     try:
-        said, _ = process.communicate(timeout=READ_SECONDS)
+        said, _ = process.communicate(timeout=OPEN_SECONDS)
     except subprocess.TimeoutExpired:
         return None
     finally:
