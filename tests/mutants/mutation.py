@@ -230,7 +230,9 @@ def _try_all(mutants: Sequence[Mutant], workers: int, budget: float) -> None:
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     os.environ["HYPOTHESIS_PROFILE"] = PROFILE
-    trial = Trial(mutants, read_reach(budget).of, modules(), _keep, workers)
+    # Tests take longer here than they did when they were measured, and a hanging one has its own limit.
+    hang_seconds = 3 * TEST_HANG_SECONDS + 2 * budget
+    trial = Trial(mutants, read_reach(budget).of, modules(), _keep, workers, hang_seconds)
     with tempfile.TemporaryDirectory() as home:
         hypothesis.configuration.set_hypothesis_home_dir(home)
         options = ["-q", "-s", "-p", "no:xdist", "-p", "no:cacheprovider"]

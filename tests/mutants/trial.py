@@ -27,7 +27,7 @@ from tests.mutants.mutating import Mutant, MutatedModule, put_in
 
 SERVERS = {"postgres_dsn", "s3_url"}
 MEMORY_MAX = 16 << 30
-HANG_SECONDS = 600
+CONTROL_SECONDS = 120
 TEMPORARY = "PYTEST_DEBUG_TEMPROOT"
 """Where pytest makes the folders of tests; each process has its own."""
 
@@ -73,12 +73,14 @@ class Trial:
         modules: Mapping[str, MutatedModule],
         told: Callable[[Result], None],
         workers: int,
+        hang_seconds: float,
     ) -> None:
         self._waiting = deque(mutants)
         self._tests_of = tests_of
         self._modules = modules
         self._told = told
         self._workers = workers
+        self._hang_seconds = hang_seconds
         self._running: list[Running] = []
         self._sound: dict[str, bool] = {}
         self._failed: pytest.TestReport | None = None
@@ -119,9 +121,9 @@ class Trial:
         """Wait until a process ends or its time is up."""
         if not self._running:
             return
-        left = min(one.began for one in self._running) + HANG_SECONDS - time.monotonic()
+        left = min(one.began for one in self._running) + self._hang_seconds - time.monotonic()
         ended, _, _ = select.select([one.handle for one in self._running], [], [], max(left, 0.0))
-        late = time.monotonic() - HANG_SECONDS
+        late = time.monotonic() - self._hang_seconds
         for one in list(self._running):
             if one.handle in ended or one.began <= late:
                 self._running.remove(one)
@@ -147,7 +149,7 @@ class Trial:
             only = [one for one in tests if one.nodeid == name]
             child = self._fork(self._folder / "control", only, None)
             handle = os.pidfd_open(child)
-            select.select([handle], [], [], HANG_SECONDS)
+            select.select([handle], [], [], CONTROL_SECONDS)
             self._sound[name] = _reaped(child, handle) == PASSED
             if not self._sound[name]:
                 print(f"{name} fails without a mutant: left out", file=sys.__stderr__, flush=True)
