@@ -7,25 +7,30 @@ from contextlib import suppress
 import pytest
 
 from penstock import TopicConfig, WalMessageQueue
-from penstock.errors import DamagedFile, RetentionFull
-from penstock.log import places
+from penstock.errors import DamagedFile, RetentionFull, StoreFailed
+from penstock.log import arrow, places
 from penstock.log.group_file import GroupFile, rings
 from penstock.log.head import HeadFile
 from penstock.log.names import PartitionKeys, SegmentName
 from penstock.log.partition import PartitionLog
+from penstock.log.partition_check import PartitionCheck
 from penstock.log.recovery import _has_start
+from penstock.log.rewrite import SegmentWriter
 from penstock.log.sealed import leftovers, stores_of
+from penstock.log.segment import SegmentSource, SegmentStart
 from penstock.log.topic import Retention, TopicFile, WhenFull
 from penstock.log.transaction_decision import DECISION_BYTES_MAX, Decision, Front, _parse_front
 from penstock.log.verify import verify
 from penstock.stores.memory import MemoryStore
 from penstock.testing.clock import VirtualClock
+from penstock.testing.disk import SimulatedDisk
 from tests.log.mending import mend
 from tests.log.small_log import KEYS, TOPIC, SmallLog
-from tests.log.strategies import values_draft
-from tests.log.test_forged_segments import START, forged, stored
+from tests.log.strategies import machine, segment_paths, values_draft
+from tests.log.test_forged_segments import LOG_ID, START, forged, stored
 from tests.log.test_promises import in_small_segments
 from tests.log.test_writer import opened
+from tests.log.transaction_world import NAME, Process, make_topics
 
 
 def test_an_index_that_stayed_when_its_segment_moved_is_left_over():
@@ -141,3 +146,80 @@ async def test_what_another_process_made_durable_before_is_not_waited_for(tmp_pa
         await here.retention(TOPIC)
         await there.publish(TOPIC, b"x")
         await here.wait_durable(TOPIC, 0, timeout=60)
+
+
+def test_an_epoch_begins_with_a_segment_that_is_synced():
+    one = machine()
+    one.append(b"before")
+    one.log.begin_epoch(1)
+    *_, last = segment_paths(one.disk)
+    calls = [call.operation for call in one.disk.journal if call.path == last]
+    assert calls[-1] == "sync"
+
+
+def test_what_a_transaction_had_staged_goes_after_the_mark_that_it_is_done_is_synced():
+    disk = SimulatedDisk()
+    process = Process(disk)
+    make_topics(process.store)
+    begun = len(disk.journal)
+    process.commit(process.transactions.open(NAME), 1, staged=True)
+    calls = [(one.operation, one.path) for one in list(disk.journal)[begun:]]
+    removed = next(at for at, (operation, _) in enumerate(calls) if operation == "unlink")
+    marked = max(at for at, (_, path) in enumerate(calls[:removed]) if path.endswith("done"))
+    assert calls[marked][0] == "sync"
+    process.transactions.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [({"linger_ms": 7}, "that were given"), (None, "default settings")]
+)
+def test_repair_says_which_settings_it_takes(given, said):
+    log = SmallLog()
+    log.append((None, b"x"))
+    log.store.delete(log.topic.key)
+    report = mend(log, config=None if given is None else TopicConfig(**given))
+    assert said in report.actions[0].message
+
+
+def test_a_partition_that_changes_while_it_is_checked_is_checked_again(monkeypatch):
+    log = SmallLog()
+    log.append((None, b"x"))
+    run, runs = PartitionCheck.run, []
+
+    def run_and_write(check):
+        runs.append(check)
+        if len(runs) == 1:
+            log.append((None, b"y"))
+            check._tell(KEYS.head, "head", "as it looks while somebody writes")
+        run(check)
+
+    monkeypatch.setattr(PartitionCheck, "run", run_and_write)
+    assert verify(log.store).clean
+    assert len(runs) == 2
+
+
+def test_columns_that_are_never_null_say_so():
+    pytest.importorskip("pyarrow", reason="needs: pip install 'penstock[arrow]'")
+    never = {one.name for one in arrow.schema() if not one.nullable}
+    assert never == {"topic", "partition", "offset", "timestamp"}
+
+
+async def test_a_failure_is_that_of_its_own_commit():
+    async with opened() as (system, queue, writer):
+        for _ in range(3):
+            await queue.publish(TOPIC, b"x")
+        system.files.fail("write", path="*.log")
+        receipt = queue.publish_nowait(TOPIC, b"y")
+        with pytest.raises(StoreFailed):
+            await receipt.wait()
+        [(number, _)] = writer._failures.values()
+        assert number == receipt.number == 3
+
+
+def test_a_segment_made_anew_calls_nothing_durable_that_its_entries_do_not():
+    writer = SegmentWriter(SegmentStart(LOG_ID, 0, 1, TOPIC), 0, 0, 0)
+    data, _ = writer.finish(0)
+    store, key = MemoryStore(), KEYS.log(SegmentName(0, 1))
+    store.write(key, data)
+    entries = SegmentSource(SegmentName(0, 1), store, key).entries(0, len(data))
+    assert {one.header.durable_offset for one in entries} == {0}

