@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
+from unittest.mock import patch
 
 from penstock import TopicConfig, WalMessageQueue
 from penstock.errors import PenstockError
@@ -33,6 +35,7 @@ TIER = "tier/"
 TOPICS = ("changes", "notes", "orders")
 GROUPS = ("billing", "shipping")
 PRODUCERS = ("audit", "invoicing")
+PROCESS = 4321
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,9 @@ def topics_with(key: str) -> tuple[str, ...]:
 def make_files() -> Files:
     """A log with every kind of file, closed; the same bytes every time."""
     store, tier = MemoryStore(), MemoryStore()
-    asyncio.run(_make(store, tier))
+    # Members write down whose they are; this may be a forked process.
+    with patch("os.getpid", return_value=PROCESS):
+        asyncio.run(_make(store, tier))
     return {key: store.read(key) for key in store.list()} | {
         TIER + key: tier.read(key) for key in tier.list()
     }
@@ -214,6 +219,7 @@ def _loop() -> asyncio.Runner:
     """One event loop for all looks: a new one each time takes longer than a look."""
     runner = asyncio.Runner()
     atexit.register(runner.close)
+    os.register_at_fork(after_in_child=_loop.cache_clear)  # two processes cannot have one
     return runner
 
 
