@@ -204,6 +204,12 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "left out",
         "a segment with nothing but its start was synced by who made it, here as well",
     ),
+    Equivalent(
+        "codec._inflate",
+        "data = stream.decompress(body, size + 1)",
+        "1 to 2",
+        "what is longer than it should be is seen by one byte, and by two",
+    ),
 )
 _KNOWN = {(one.function, one.text, one.change) for one in EQUIVALENT}
 
