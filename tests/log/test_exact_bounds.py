@@ -7,6 +7,9 @@ from penstock.log import frame
 from penstock.log.appending import check_sizes
 from penstock.log.frame import Header, _check_bounds
 from penstock.log.index import INDEX_SPACING_BYTES, Index, IndexBuilder, IndexRow
+from penstock.log.tiering import move_sealed
+from penstock.stores.memory import MemoryStore
+from tests.log.small_log import KEYS, SmallLog, compact
 from tests.log.strategies import values_draft
 
 
@@ -68,3 +71,32 @@ def test_an_entry_may_be_as_large_as_one_may_be_and_no_larger():
     check_sizes([most])
     with pytest.raises(RecordTooLarge):
         check_sizes([most._replace(record_count=frame.RECORDS_MAX + 1)])
+
+
+def largest_sealed(log: SmallLog) -> int:
+    return max(one.size() for one in log.reader().segments()[:-1])
+
+
+@pytest.mark.parametrize(("less", "moved"), [(0, 2), (1, 1)])
+def test_a_segment_may_be_moved_that_is_as_large_as_one_that_can_be_held(monkeypatch, less, moved):
+    log = SmallLog(tier=MemoryStore())
+    log.append((None, bytes(500)))
+    log.append_segments(2)
+    bound = largest_sealed(log) - less
+    monkeypatch.setattr("penstock.log.tiering.HELD_SEGMENT_BYTES_MAX", bound)
+    assert move_sealed(log.store, KEYS, log.tier).segments_moved == moved
+
+
+@pytest.mark.parametrize(("less", "left"), [(0, [1, 2]), (1, [0, 1, 2])])
+def test_a_segment_may_be_compacted_that_is_as_large_as_one_that_can_be_held(
+    monkeypatch, less, left
+):
+    log = SmallLog()
+    log.append((b"a", bytes(500)))
+    log.roll()
+    log.append((b"a", b"newer"))
+    log.append_segments(1)
+    bound = largest_sealed(log) - less
+    monkeypatch.setattr("penstock.log.compaction.HELD_SEGMENT_BYTES_MAX", bound)
+    compact(log)
+    assert [offset for offset, _, _ in log.stored()] == left
