@@ -72,6 +72,7 @@ def test_entries_of_any_kind_go_into_one_batch(batches):
     if entries:
         batch = to_batch("orders", 0, entries)
         assert rows_of(batch) == rows_of_records(read_records(one.reader))
+        assert batch.column("topic").dictionary.to_pylist() == ["orders"]
 
 
 def test_sparse_offsets_are_kept():
