@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 
-from penstock import TopicConfig, WalMessageQueue
-from penstock.errors import Closed, DamageError, SubscriberBusy
+from penstock import Codec, TopicConfig, WalMessageQueue
+from penstock.errors import Closed, DamageError, MissingExtra, SubscriberBusy
 from penstock.log.batch import split
 from penstock.log.columns import Columns
+from penstock.log.group_bell import GroupBells
+from penstock.log.group_coordinator import GroupCoordinator
 from penstock.log.lag import lag_of
 from penstock.log.producer_file import ProducerFile
 from penstock.log.publishing import add_later
 from penstock.log.reader import PartitionReader
 from penstock.log.receipts import PublishedRow
 from penstock.log.segment import SegmentStart
+from penstock.stores.directory import DirectoryStore
 from penstock.stores.memory import MemoryStore
 from penstock.testing.disk import SimulatedDisk
 from penstock.testing.worker import simulated_system
@@ -121,3 +124,36 @@ async def test_closing_does_not_mind_a_topic_that_cannot_be_opened():
         failing.set_exception(OSError("no such disk"))
         queue._engine.topics._opening["other"] = failing
         await queue.close()
+
+
+def test_a_codec_that_is_missing_is_noticed_with_the_settings(monkeypatch):
+    def missing(*_: object) -> bytes:
+        raise MissingExtra("needs: pip install 'penstock[zstd]'", extra="zstd")
+
+    monkeypatch.setattr("penstock.log.topic.compress", missing)
+    TopicConfig().check()
+    with pytest.raises(MissingExtra):
+        TopicConfig(codec=Codec.ZSTD).check()
+
+
+async def test_bells_that_are_closed_leave_no_reader_behind(tmp_path):
+    with DirectoryStore(tmp_path) as store:
+        await GroupCoordinator(store, "billing").join({TOPIC: 1})
+        bells = GroupBells(store)
+        bells.follow("billing", lambda: None)
+        if bells._watch is None:
+            pytest.skip("this system watches no files")
+        number = bells._watch.fileno()
+        bells.close()
+        assert not asyncio.get_running_loop().remove_reader(number)
+
+
+def test_the_index_of_a_segment_that_grows_is_not_kept():
+    log = SmallLog()
+    log.append((None, b"x"))
+    log.append_segments(1)
+    reader = log.reader()
+    sealed, growing = reader.segments()
+    for source in (sealed, growing):
+        reader._index(source)
+    assert set(reader._indexes) == {sealed.key}

@@ -210,6 +210,18 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "1 to 2",
         "what is longer than it should be is seen by one byte, and by two",
     ),
+    Equivalent(
+        "repair._Repair.mend_topic",
+        "self._do([self._topic_step(file, generation + 2, state, message)])",
+        "2 to 3",
+        "any generation above those that were there will do",
+    ),
+    Equivalent(
+        "topics.Topics.open_existing",
+        "if name not in self.by_name and name not in self._opening:",
+        "and to or, or to and",
+        "a description that is known is read once more",
+    ),
 )
 _KNOWN = {(one.function, one.text, one.change) for one in EQUIVALENT}
 
