@@ -56,6 +56,10 @@ def _recovery() -> list[bytes]:
 
 
 def _codecs() -> list[bytes]:
+    from penstock.log.codec import Codec
     from tests.log.test_fuzz import hostile_corpus
+    from tests.security.test_bombs import MEBIBYTE, entry, zstd_bomb
 
-    return hostile_corpus(random.Random(3), 100)
+    sizes = [size * MEBIBYTE for size in (1, 16, 60)]
+    bombs = [entry(Codec.ZSTD, zstd_bomb(size, size), size, 1) for size in sizes]
+    return [*hostile_corpus(random.Random(3), 100), *bombs]

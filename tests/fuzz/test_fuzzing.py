@@ -57,7 +57,7 @@ def fuzz(folder: Path, target: str, seconds: float, seed: int) -> Fuzzed:
     crash = "" if done.returncode == 0 else done.stdout[-3_000:] + done.stderr[-3_000:]
     if runs is None or peak is None or started is None:
         return Fuzzed(0, 0.0, crash or "it said nothing")
-    return Fuzzed(int(runs[1]), int(peak[1]) - float(started[1]), crash)
+    return Fuzzed(int(runs[1]), max(0.0, int(peak[1]) - float(started[1])), crash)
 
 
 @pytest.mark.parametrize("target", TARGETS)

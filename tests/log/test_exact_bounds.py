@@ -5,6 +5,7 @@ import pytest
 from penstock.errors import DamagedEntry, RecordTooLarge
 from penstock.log import frame
 from penstock.log.appending import check_sizes
+from penstock.log.codec import Codec
 from penstock.log.frame import Header, _check_bounds
 from penstock.log.index import INDEX_SPACING_BYTES, Index, IndexBuilder, IndexRow
 from penstock.log.tiering import move_sealed
@@ -100,3 +101,30 @@ def test_a_segment_may_be_compacted_that_is_as_large_as_one_that_can_be_held(
     monkeypatch.setattr("penstock.log.compaction.HELD_SEGMENT_BYTES_MAX", bound)
     compact(log)
     assert [offset for offset, _, _ in log.stored()] == left
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("body_length", frame.PACKED_BODY_BYTES_MAX), ("record_count", frame.PACKED_RECORDS_MAX)],
+)
+def test_a_compressed_entry_may_say_to_hold_so_much_and_no_more(name, most):
+    packed = {"codec": int(Codec.ZLIB), "offset_span": frame.RECORDS_MAX}
+    _check_bounds(header(**packed, **{name: most}))
+    _check_bounds(header(**packed | {"codec": 0}, **{name: most + 1}))
+    with pytest.raises(DamagedEntry, match="unpack"):
+        _check_bounds(header(**packed, **{name: most + 1}))
+
+
+@pytest.mark.parametrize(
+    ("body", "records", "codec"),
+    [
+        (frame.PACKED_BODY_BYTES_MAX, 1, Codec.ZLIB),
+        (frame.PACKED_BODY_BYTES_MAX + 1, 1, Codec.NONE),
+        (10, frame.PACKED_RECORDS_MAX, Codec.ZLIB),
+        (10, frame.PACKED_RECORDS_MAX + 1, Codec.NONE),
+    ],
+)
+def test_what_is_too_large_to_be_unpacked_is_not_packed(body, records, codec):
+    made = frame.draft(0, [bytes(body)], records, codec=Codec.ZLIB)
+    assert (made.codec, made.body_length) == (codec, body)
+    assert (made.stored_length < body) == (codec is Codec.ZLIB and body > 10)

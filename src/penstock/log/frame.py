@@ -63,6 +63,9 @@ OFFSET_MAX = (1 << 63) - 1
 """Offsets are signed in numpy and Arrow."""
 RECORDS_MAX = 1 << 20
 """No entry has more records, so that counts on disk cannot make a reader allocate much."""
+PACKED_BODY_BYTES_MAX = 16 * 1024 * 1024
+PACKED_RECORDS_MAX = 1 << 17
+"""What a compressed entry may unpack to: there, a few bytes on disk are enough to ask for much."""
 
 
 class Header(NamedTuple):
@@ -123,9 +126,11 @@ def draft(
     kind: int = KIND_RECORDS,
     codec: Codec = Codec.NONE,
 ) -> Draft:
-    """Compress and checksum a body; needs no lock and no offset."""
+    """Compress and checksum a body; needs no lock and no offset. One that is too large stays as it is."""
     size = sum(map(len, body))
     stored = size
+    if size > PACKED_BODY_BYTES_MAX or record_count > PACKED_RECORDS_MAX:
+        codec = Codec.NONE
     if codec is not Codec.NONE:
         body = [compress(codec, b"".join(body))]
         stored = len(body[0])
@@ -206,6 +211,10 @@ def _check_bounds(header: Header) -> None:
         raise DamagedEntry("the length is out of bounds", reason="length")
     if header.body_length > ENTRY_BYTES_MAX or header.record_count > RECORDS_MAX:
         raise DamagedEntry("the counts are out of bounds", reason="counts")
+    if header.codec != Codec.NONE and (
+        header.body_length > PACKED_BODY_BYTES_MAX or header.record_count > PACKED_RECORDS_MAX
+    ):
+        raise DamagedEntry("the entry would unpack to too much", reason="counts")
     if header.next_offset > OFFSET_MAX:
         raise DamagedEntry("the offsets are out of bounds", reason="offsets")
     if header.kind > KIND_GAP or header.record_count > header.offset_span:
