@@ -112,6 +112,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     """When a segment is sealed; at most 4 GiB. Compaction, repair and the move to a tier hold a
     whole segment in memory, and retention removes no less than one: stay well below your memory."""
     codec: Codec = Codec.NONE
+    """How batches are compressed. Those of more than 16 MiB or 131,072 records are kept as they are."""
     compact_keys: bool = False
     """Keep only the newest record of each key in sealed segments."""
     retention: Retention = Retention()
