@@ -60,18 +60,8 @@ LINES = (
 )
 OTHERS = {
     1: "NATS 2.10.20 forgot the stream; Faust lost 644 of 300,000 (exactly once)",
-    3: (
-        "SQLite (default) lost 14 of 16,753, Redis (everysec) 13 %, RocksDB, NATS and "
-        "RabbitMQ streams (default) all; LMDB, SQLite WAL (FULL), RabbitMQ quorum queues "
-        "none"
-    ),
-    6: "silently wrong: SQLite 85 %, LMDB 72 %, Redis 67 %; NATS 1 of 100; RocksDB none",
-    7: ("silently lost: RocksDB through an iterator 98 %, NATS 3 %, Redis 2 %; SQLite, LMDB none"),
-    8: (
-        "NATS removes the stream; a RabbitMQ node (classic queues) and Spark (zeroed "
-        "checkpoint) do not start"
-    ),
-    9: ("SQLite and LMDB go on acknowledging; Redis (always) exits; RocksDB and NATS refuse"),
+    3: "RabbitMQ streams (default) lost all, quorum queues none",
+    8: "a RabbitMQ node (classic queues) and Spark (zeroed checkpoint) do not start",
     12: "Jepsen found 7 safety faults in Redpanda 21.10, several in NATS 2.12",
     13: (
         "Kafka Streams passes its own; Faust does not; Spark with a local checkpoint did "

@@ -11,7 +11,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 
@@ -234,10 +234,13 @@ def damaged(cases: Iterable[Case]) -> Tally:
 
 
 def some(cases: Iterable[Case], every: int) -> Iterator[Case]:
-    """All deletions, all swaps of two files of a kind, and every n-th of the others."""
+    """All deletions, all swaps of two files of a kind or of a folder, and every n-th of the others."""
     for number, case in enumerate(cases):
         what, _, keys = case
-        alike = len(keys) == 2 and kind_of(keys[0]) == kind_of(keys[1])
+        alike = len(keys) == 2 and (
+            kind_of(keys[0]) == kind_of(keys[1])
+            or PurePath(keys[0]).parent == PurePath(keys[1]).parent
+        )
         if alike or what.endswith("deleted") or "filled" in what or not number % every:
             yield case
 

@@ -155,7 +155,7 @@ async def replace(path: Path, number: int) -> tuple[int, list[str]]:
         for group in groups:
             assert [one.records for one in await transport.lag(TOPIC, group)] == [0]
         values = [one.value async for one in transport.queue.replay(OUT)][before:]
-    assert values == [b"owner"] * GROUPS
+    assert values == [b"owner"] * GROUPS, f"accepted: {result[1]}"
     return result
 
 

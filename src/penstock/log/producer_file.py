@@ -38,6 +38,7 @@ NUMBER_NONE = -1
 NUMBER_MAX = (1 << 63) - 1
 VERSION = 1
 _FIELDS = struct.Struct("<QIq")
+_DONE_MAGIC = b"PDON"
 _MARK = struct.Struct("<4sHHQq")
 _CHECKSUM = struct.Struct("<I")
 
@@ -55,6 +56,15 @@ class DoneMark(NamedTuple):
 
     generation: int = 0
     number: int = NUMBER_NONE
+
+
+def is_foreign(store: PersistentBackingStore, key: str, magic: bytes) -> bool:
+    """Whether a file was written as another one: a torn write leaves its own beginning, or zeros."""
+    try:
+        found = store.read(key, 0, len(magic))
+    except KeyNotFound:
+        return False
+    return not magic.startswith(found.rstrip(b"\0"))
 
 
 class ProducerFile:
@@ -129,12 +139,18 @@ class ProducerFile:
             return DoneMark()
         magic, version, _, generation, number = _MARK.unpack(front)
         return (
-            DoneMark(generation, number) if (magic, version) == (b"PDON", VERSION) else DoneMark()
+            DoneMark(generation, number)
+            if (magic, version) == (_DONE_MAGIC, VERSION)
+            else DoneMark()
         )
+
+    def is_done_foreign(self) -> bool:
+        """Whether something else stands in the place of the mark."""
+        return is_foreign(self._store, self.done_key, _DONE_MAGIC)
 
     def write_done(self, mark: DoneMark) -> None:
         """Set the mark; it survives a crash of the process, and a power cut after a sync."""
-        front = _MARK.pack(b"PDON", VERSION, 0, mark.generation, mark.number)
+        front = _MARK.pack(_DONE_MAGIC, VERSION, 0, mark.generation, mark.number)
         self._store.write_at(self.done_key, 0, [front + self._checksum(front)])
 
     def sync_done(self) -> None:

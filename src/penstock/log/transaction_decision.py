@@ -26,13 +26,14 @@ from crc32c import crc32c
 
 from penstock.decoding import decoder_of
 from penstock.errors import (
+    DamagedFile,
     KeyNotFound,
     LimitReached,
     PenstockError,
     StoreFailed,
     UnsupportedFormat,
 )
-from penstock.log.producer_file import DoneMark, ProducerFile
+from penstock.log.producer_file import DoneMark, ProducerFile, is_foreign
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import Buffer
 
@@ -153,11 +154,28 @@ class DecisionFiles:
     def look(self) -> Standing:
         """Where the producer stands, by what can be read now."""
         done = max(self._producer.read_done(), self._finished(0), self._finished(1))
+        if done == DoneMark():
+            self._check_swapped()
         newer = [one for slot in (0, 1) if (one := self._read(slot, done.generation))]
         if not newer:
             return Standing(done)
         decision, records = max(newer, key=lambda one: one[0].generation)
         return Standing(done, decision, records)
+
+    def _check_swapped(self) -> None:
+        """Nothing is known to be done: because it is the first, or because files changed places?
+
+        Then the decision that is left may be an old one, and would happen again.
+        """
+        slots = [key for key in map(self.key, (0, 1)) if is_foreign(self._store, key, MAGIC)]
+        if slots and self._producer.is_done_foreign():
+            key = self._producer.done_key
+            raise DamagedFile(
+                f"{key} and {slots[0]} hold what belongs into other files: put them back, or restore "
+                "both from a backup. Until then nobody knows what is done",
+                file=key,
+                reason="swapped",
+            )
 
     def write(self, decision: Decision, records: Sequence[Buffer] = ()) -> None:
         """Decide: durable when this returns. If it raises, ``happened`` says what came of it.
