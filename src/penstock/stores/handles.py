@@ -53,12 +53,11 @@ class Handles:
 
     def get(self, key: str) -> Handle | None:
         """The open file, which counts as used now."""
-        handle = self._handles.get(key)
-        if handle is not None:
-            # Another thread may have let it go since.
-            with suppress(KeyError):
+        with self._mutex:  # an ordered dict must not change while another thread goes through it
+            handle = self._handles.get(key)
+            if handle is not None:
                 self._handles.move_to_end(key)
-        return handle
+            return handle
 
     def keep(self, key: str, handle: Handle) -> Handle:
         """Keep the file open; returns the one that is kept already, if any."""
