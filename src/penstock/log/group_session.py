@@ -85,13 +85,14 @@ class GroupSession:
         """Join, let the reader take what there is, and stay a member."""
         self._topics = topics
         await self._join()
+        # From here on: what the reader takes may take long, and the lease does not wait for it.
+        self._arm()
         self._bells.follow(self._coordinator.group, self._wake.set)
         try:
             await self._reader.take()
         except BaseException:
             await self.stop()
             raise
-        self._arm()
         # Something may have changed between joining and listening.
         self._wake.set()
         self._task = asyncio.create_task(self._run())
@@ -154,7 +155,8 @@ class GroupSession:
             self._wake.clear()
             try:
                 await self._turn()
-            except PenstockError as error:
+            except Exception as error:
+                # Of any kind: a member that stops asking would lose its part without a word.
                 self._reader.failed(error)
             else:
                 self._reader.failed(None)
