@@ -231,28 +231,6 @@ async def test_giving_away_ends_whatever_becomes_of_it():
     assert await given(nothing) == ([], {})
 
 
-async def test_a_reader_that_cannot_begin_leaves_the_group():
-    left: list[bool] = []
-
-    async def nothing(*_: object) -> None:
-        pass
-
-    async def stop() -> None:
-        left.append(True)
-
-    world = part(
-        _join=nothing,
-        _bells=part(follow=lambda *_: None),
-        _coordinator=part(group="billing"),
-        _wake=asyncio.Event(),
-        _reader=part(take=fails_later),
-        stop=stop,
-    )
-    with pytest.raises(StoreFailed):
-        await GroupSession.start(world, {"orders": 1})
-    assert left == [True]
-
-
 def test_a_bell_that_is_closed_or_of_another_group_calls_nobody():
     GroupBells._on_change(part(_watch=None))
     called: list[str] = []

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.errors import StoreFailed
 from penstock.log.group_bell import GroupBells
 from penstock.log.group_coordinator import GroupCoordinator
 from penstock.log.group_session import GroupSession
@@ -75,6 +76,16 @@ async def test_a_reader_that_takes_long_to_begin_does_not_cost_the_lease(world):
     await settle()
     assert await world.lease_seconds_left() == LEASE
     await world.session.stop()
+
+
+async def test_a_reader_that_cannot_begin_leaves_the_group(world):
+    def fail() -> None:
+        raise StoreFailed("no such disk")
+
+    world.reader.taking = fail
+    with pytest.raises(StoreFailed):
+        await world.session.start({"orders": 1})
+    assert (await world.coordinator.describe()).members == {}
 
 
 async def test_a_member_goes_on_after_an_error_of_any_kind(world):
