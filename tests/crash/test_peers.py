@@ -62,8 +62,9 @@ def numbers_in(data: bytes) -> list[int]:
 def end(process: subprocess.Popen[bytes]) -> list[int]:
     """Kill all of it, and wait until its servers are gone too: they hold the disk. What it had said."""
     handles = handles_of(process.pid)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    for handle in handles:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
     said, _ = process.communicate(timeout=READ_SECONDS)
     for handle in handles:
         select.select([handle], [], [], READ_SECONDS)
