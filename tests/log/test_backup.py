@@ -66,7 +66,7 @@ async def read(path: Path) -> list[int]:
     async with WalMessageQueue(path) as queue, queue.subscribe(TOPIC, "reader") as subscription:
         while subscription.lag():
             batch = await subscription.next_batch(SECONDS_MAX)
-            found += [int(record.value) for record in batch]
+            found += [int(record.value or b"") for record in batch]
     return sorted(found)
 
 

@@ -63,8 +63,8 @@ def test_a_group_that_begins_anew_rings():
     ("generation", "mark"), [(0, 1), (0xFFFE, 0xFFFF), (0xFFFF, 1), (0x1_FFFF, 2)]
 )
 def test_a_mark_has_sixteen_bits_and_is_never_zero(generation, mark):
-    fields = dict.fromkeys(("producer_id", "epoch", "number", "decided_ms"), 0)
-    assert Decision(generation=generation, **fields).mark == mark
+    decision = Decision(producer_id=1, epoch=1, generation=generation, number=0, decided_ms=0)
+    assert decision.mark == mark
 
 
 def test_a_damaged_start_is_none():
