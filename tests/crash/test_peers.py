@@ -24,6 +24,7 @@ from tests.crash.peer_stores import FETCHED
 from tests.crash.peer_writer import PEERS
 from tests.crash.rigs import environment, seed_of
 from tests.scoreboard import amount
+from tests.transports.servers import nats
 
 NO_ROCKS = pytest.mark.skipif(
     not (FETCHED / "rocksdict").exists(), reason="rocksdict is not here: scripts/peers fetches it"
@@ -44,6 +45,10 @@ def start(
     name: str, folder: Path, *arguments: object, strace: tuple[str, ...] = ()
 ) -> subprocess.Popen[bytes]:
     """The peer's program, leader of a group, so that servers it started die with it."""
+    if name.startswith("Redis"):
+        need("redis-server", "redis-server")
+    elif name.startswith("NATS"):
+        nats.binary()
     words = [sys.executable, "-m", PROGRAM, name, str(folder), *map(str, arguments)]
     return subprocess.Popen(
         [*strace, *words],

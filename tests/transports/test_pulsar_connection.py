@@ -12,7 +12,12 @@ from penstock.errors import BrokerFailed, DeadlineExceeded, Fenced, NotSupported
 from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, values_of
 from penstock.transports import open_transport
 from penstock.transports.pulsar import PulsarTransport
-from tests.transports.disturbance import check_that_who_is_cut_off_is_fenced, produced_and_read
+from tests.transports.disturbance import (
+    TIMES,
+    check_that_who_is_cut_off_is_fenced,
+    cut_and_heal,
+    produced_and_read,
+)
 from tests.transports.patience import cannot_open
 from tests.transports.proxy import Proxy
 from tests.transports.servers.ports import free_port, free_ports
@@ -152,20 +157,10 @@ async def test_a_broker_that_is_killed_again_and_again_loses_nothing(topic, kill
 
 async def test_a_cut_connection_is_made_again(server, topic):
     async with the_way_to(server) as way, PulsarTransport(way.url) as transport:
-
-        async def disturb():
-            for _ in range(2):
-                way.cut()
-                while transport.statistics().connected:
-                    await asyncio.sleep(0.01)
-                way.heal()
-                while not transport.statistics().connected:
-                    await asyncio.sleep(0.01)
-
-        got = await sent_and_read(transport, topic, disturb)
+        got = await sent_and_read(transport, topic, lambda: cut_and_heal(way, transport))
         statistics = transport.statistics()
     assert got.keys() == set(numbered(1_000))
-    assert statistics.reconnects >= 2
+    assert statistics.reconnects >= TIMES
     assert statistics.connected
     assert statistics.errors
     assert statistics.records_produced == 1_000
