@@ -30,12 +30,13 @@ services: environment ## Get the brokers that the transports are tested against:
 	@scripts/services
 	@echo "Services: done."
 
-lint: environment ## Check format, style and types
+lint: environment ## Check format, style, types and known weaknesses; writes what it is made of into build/sbom.json
 	@echo "Checking format (ruff), style and security (ruff, with the rules of bandit) and types (mypy) ..."
 	@$(RUN)/ruff format --quiet --diff $(CHECKED)
 	@$(RUN)/ruff check --quiet $(CHECKED)
 	@$(RUN)/mypy --no-error-summary $(CHECKED)
 	@scripts/audit
+	@$(RUN)/python scripts/sbom.py build/sbom.json
 	@echo "Lint: no complaints."
 
 sbom: environment ## Write what Penstock with all extras is made of (CycloneDX) into build/sbom.json

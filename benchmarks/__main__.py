@@ -41,6 +41,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
         help="a .json file for one suite, or a folder for a file of each",
     )  # fmt: skip
     parser.add_argument("--dir", type=Path, default=RESULTS, help="a folder on the disk to measure")
+    parser.add_argument("--rounds", type=int, metavar="N", help="how often, not as the scale says")
     parser.add_argument("--check", action="store_true", help="fail when a target is missed")
     parser.set_defaults(scale="default")
     return checked(parser, parser.parse_args(given))
@@ -53,6 +54,8 @@ def checked(parser: argparse.ArgumentParser, options: argparse.Namespace) -> arg
         options.suite = "log" if one_file else "all"
     if one_file and options.suite == "all":
         parser.error("a file holds one suite: name it, or give --json a folder")
+    if options.rounds is not None and options.rounds < 1:
+        parser.error("there is at least one round")
     options.suites = [one for one in SUITES.values() if options.suite in (one.name, "all")]
     return options
 
@@ -77,7 +80,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def measure(suite: Suite, options: argparse.Namespace, console: Console) -> int | None:
     """Measure one suite and write its files; None when none of its cases was chosen."""
-    report = run(suite, SCALES[options.scale], options.only, options.dir, console)
+    report = run(suite, chosen_scale(options), options.only, options.dir, console)
     if not report.results and not report.failures and not report.skipped:
         return None
     file = options.json if options.json.suffix else options.json / f"{suite.name}.json"
@@ -88,6 +91,12 @@ def measure(suite: Suite, options: argparse.Namespace, console: Console) -> int 
     if report.failures:
         return 1
     return 3 if options.check and not all(one.met for one in report.targets) else 0
+
+
+def chosen_scale(options: argparse.Namespace) -> Scale:
+    """The scale, with the rounds that were asked for."""
+    scale = SCALES[options.scale]
+    return dataclasses.replace(scale, rounds=options.rounds or scale.rounds)
 
 
 def run(suite: Suite, scale: Scale, only: str | None, folder: Path, console: Console) -> Report:

@@ -24,6 +24,8 @@ TITLES = {
     "log": "the log",
     "spark": "Spark",
     "brokers": "brokers",
+    "durable": "durable peers",
+    "frameworks": "frameworks",
 }
 """Suite → its name on the page."""
 
@@ -52,6 +54,16 @@ HEADLINES = (
              "awaited/100/sync-each/penstock-64",
              (("SQLite, one writer", "awaited/100/sync-each/sqlite"),
               ("LMDB, one writer", "awaited/100/sync-each/lmdb"))),
+    Headline("the same beside servers that sync, 64 tasks", "durable",
+             "durable_singles/100/sync-each/penstock",
+             (("PostgreSQL", "durable_singles/100/sync-each/postgres"),
+              ("Kafka", "durable_singles/100/sync-each/kafka"),
+              ("NATS JetStream", "durable_singles/100/sync-each/nats"),
+              ("Redis Streams", "durable_singles/100/sync-each/redis"))),
+    Headline("records of 100 bytes to the disk, one by one, synced every 1,000", "log",
+             "one_by_one/100/sync-1000/penstock",
+             (("SQLite", "one_by_one/100/sync-1000/sqlite"),
+              ("LMDB", "one_by_one/100/sync-1000/lmdb"))),
     Headline("records of 100 bytes to the disk, 1,000 in a call, each call synced", "log",
              "publish_many/100/sync-1000/penstock",
              (("SQLite", "publish_many/100/sync-1000/sqlite"),
@@ -68,6 +80,9 @@ HEADLINES = (
               ("Parquet files", "spark_source/100/micro-batches/parquet"))),
     Headline("records to Kafka, acknowledged", "brokers", "kafka/100/produce/penstock",
              (("confluent-kafka alone", "kafka/100/produce/bare"),)),
+    Headline("records to Redis Streams one by one, acknowledged, 64 tasks", "frameworks",
+             "on_redis/100/publish/penstock",
+             (("FastStream", "on_redis/100/publish/faststream"),)),
 )  # fmt: skip
 
 
@@ -110,6 +125,19 @@ def twin(reports: dict[str, dict[str, Any]]) -> str:
     return f"With the [compiled twin]({TWIN}): {_names(with_it)}{others}."
 
 
+def where(reports: dict[str, dict[str, Any]]) -> str:
+    """On which machines the suites were measured: rows of one can be compared, whatever the others have."""
+    suites: dict[str, list[str]] = {}
+    for suite, report in reports.items():
+        machine = report["machine"]
+        name = f"{machine['processor']}, {machine['memory']}, {machine['Python']}"
+        suites.setdefault(name, []).append(suite)
+    if len(suites) == 1:
+        return f"Medians, on {next(iter(suites))}."
+    told = "; ".join(f"{_names(some)} on {name}" for name, some in suites.items())
+    return f"Medians. {told[0].upper()}{told[1:]}."
+
+
 def when(reports: dict[str, dict[str, Any]]) -> str:
     """When the suites were measured: what was changed later is not in the figures."""
     days = sorted({report["started"].partition(" ")[0] for report in reports.values()})
@@ -124,10 +152,8 @@ def table() -> str:
         medians = _medians(line.suite)
         others = ", ".join(f"{name} {_short(medians[key])}" for name, key in line.others)
         rows.append(f"| {line.what} | {_short(medians[line.ours])} | {others} |")
-    machine = _report("log")["machine"]
-    where = f"Medians, on {machine['processor']}, {machine['memory']}, {machine['Python']}."
     reports = {line.suite: _report(line.suite) for line in HEADLINES}
-    return "\n".join([*rows, "", where, when(reports), twin(reports), ""])
+    return "\n".join([*rows, "", where(reports), when(reports), twin(reports), ""])
 
 
 def on_page(page: str) -> str:

@@ -18,6 +18,8 @@ from tests.scoreboard import Scores
 # A run starts thousands of Pythons. Where none of them keeps what it compiled, that is most of what they do.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# A process that crashes (SIGSEGV) tells where, also one that a test has started.
+os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 
 # A failing example is printed with the line that reproduces it. Deadlines are pytest-timeout's.
 settings.register_profile(

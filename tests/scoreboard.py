@@ -75,6 +75,7 @@ WHOLE = {16: "::test_every_bug_is_caught"}
 """The test of a line that tries all of which others choose some."""
 ADDED_UP = ("_in_all", "_before_kills", "_before_cuts", "_opened", "_inputs", "told", "pauses")
 """How the names of measured amounts end; the others are rates, or have a worst."""
+SEEDS_SHOWN = 4
 _BY_NUMBER = {one.number: one for one in LINES}
 
 
@@ -156,14 +157,14 @@ def read(folder: Path) -> list[Figure]:
     return list({(one.number, one.test, one.seed, one.peer): one for one in figures}.values())
 
 
-def as_markdown(figures: Iterable[Figure]) -> str:
-    """One table, a row for each line, in the order of the board."""
+def as_markdown(figures: Iterable[Figure], data: str = "scoreboard.json") -> str:
+    """One table, a row for each line, in the order of the board; ``data`` has the figures."""
     rows = [
         "| # | what | tried | went wrong | measured | seeds | others |",
         "|---|---|---:|---:|---|---|---|",
     ]
     told = _in_order(figures)
-    rows += [_row(line, [one for one in told if one.number == line.number]) for line in LINES]
+    rows += [_row(line, [one for one in told if one.number == line.number], data) for line in LINES]
     return "\n".join(rows) + "\n"
 
 
@@ -174,17 +175,28 @@ def _others(line: Line, figures: Iterable[Figure]) -> str:
     return ". ".join(one for one in told if one)
 
 
-def _row(line: Line, told: Sequence[Figure]) -> str:
+def _row(line: Line, told: Sequence[Figure], data: str) -> str:
     others = _others(line, told)
     figures = _counted(line, [one for one in told if not one.peer])
     if not figures:
         return f"| {line.number} | {line.what}; {line.bad} | not run | | | | {others} |"
     tried, bad = sum(one.tried for one in figures), sum(one.bad for one in figures)
     shown = "; ".join(
-        f"{name.replace('_', ' ')} {value:,.6g}" for name, value in _together(figures).items()
+        f"{name.replace('_', ' ')} {_short(value)}" for name, value in _together(figures).items()
     )
-    seeds = ", ".join(dict.fromkeys(one.seed for one in figures))
+    seeds = _seeds(list(dict.fromkeys(one.seed for one in figures)), data)
     return f"| {line.number} | {line.what}; {line.bad} | {tried:,} | {bad:,} | {shown} | {seeds} | {others} |"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:,.4g}"
+
+
+def _seeds(seeds: Sequence[str], data: str) -> str:
+    """Those of many parts stand in the data, each with its test."""
+    if len(seeds) <= SEEDS_SHOWN:
+        return ", ".join(seeds)
+    return f"{len(seeds)}, in [{data}]({data})"
 
 
 def _counted(line: Line, figures: Sequence[Figure]) -> Sequence[Figure]:
@@ -221,7 +233,7 @@ def on_page(page: str, figures: Iterable[Figure]) -> str:
     """The page with the table of these figures between its two marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{as_markdown(figures)}\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{as_markdown(figures, DATA.name)}\n{END}{after}"
 
 
 def write_page(figures: Sequence[Figure]) -> None:

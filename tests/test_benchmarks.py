@@ -90,6 +90,17 @@ def test_only_chooses_cases_by_name(tmp_path, tiny):
     assert result.name == "publish_many/100/no-sync/raw"
 
 
+def test_as_many_rounds_are_measured_as_were_asked_for(tmp_path, tiny, capsys):
+    file = tmp_path / "log.json"
+    chosen = ["--quick", "--only", "publish_many/100/no-sync/raw", "--json", str(file)]
+    assert program.main([*chosen, "--dir", str(tmp_path), "--rounds", "3"]) == 0
+    report = decode(file.read_bytes())
+    assert (report.rounds, len(report.results[0].samples)) == (3, 3)
+    with pytest.raises(SystemExit):
+        program.main([*chosen, "--rounds", "0"])
+    assert "at least one round" in capsys.readouterr().err
+
+
 def test_a_name_that_fits_nothing_is_an_error(tmp_path, tiny, capsys):
     assert program.main(["--quick", "--only", "no such case", "--dir", str(tmp_path)]) == 2
     assert "no such case" in capsys.readouterr().out

@@ -142,6 +142,49 @@ def test_a_misspelled_variable_is_found(monkeypatch):
     assert unknown_variables() == ["PENSTOCK_URLL"]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PENSTOCK_CACHE",
+        "PENSTOCK_DEBUG",
+        "PENSTOCK_SEED",
+        "PENSTOCK_SPEEDUPS",
+        "PENSTOCK_EXAMPLE_FAST",
+    ],
+)
+def test_a_variable_that_is_documented_is_not_told_as_unknown(monkeypatch, name):
+    monkeypatch.setenv(name, "1")
+    assert unknown_variables() == []
+    page = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert name in page
+
+
+@pytest.mark.parametrize("transport", ["KAFKA", "NATS", "PULSAR", "RABBITMQ", "REDIS", "PIGEON"])
+def test_a_variable_of_a_transport_is_not_told_also_of_one_of_another_package(
+    monkeypatch, transport
+):
+    monkeypatch.setenv(f"PENSTOCK_{transport}_PASSWORD", "x")
+    assert unknown_variables() == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PENSTOCK_CACHES",
+        "PENSTOCK_CONNECT_SECOND",
+        "PENSTOCK_CONECT_SECONDS",
+        "PENSTOCK_DASHBOARD_PROT",
+        "PENSTOCK_DASHBORD_PORT",
+        "PENSTOCK_LOG_LEVLE",
+        "PENSTOCK_STALLED_SECONDS",
+        "PENSTOCK_TRESHOLD_LAG_RECORDS",
+    ],
+)
+def test_a_misspelled_variable_is_found_though_others_have_variables_too(monkeypatch, name):
+    monkeypatch.setenv(name, "x")
+    assert unknown_variables() == [name]
+
+
 def test_secrets_are_never_shown(monkeypatch):
     monkeypatch.setenv("PENSTOCK_DASHBOARD_TOKEN", "hush-token")
     monkeypatch.setenv("PENSTOCK_URL", "nats://me:hush-password@host")

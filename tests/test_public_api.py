@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,8 @@ PUBLIC: list[str] = [
 
 # Loaded only by the code that uses them, so that `pip install penstock` stays small.
 HEAVY = {"asyncpg", "boto3", "lz4", "obstore", "pyarrow", "rich", "sqlite3", "zstandard"}
+
+HEAVY_BEHIND_DOORS = {"deltalake", "nicegui", "opentelemetry", "prometheus_client", "pydantic", "pyspark", "pytest", "typer"}  # fmt: skip
 
 
 def documented_here(thing: object) -> bool:
@@ -171,6 +174,27 @@ def test_a_name_loads_what_it_needs_and_no_more():
 def test_rooms_are_found_without_an_import_of_their_own():
     loaded = loaded_by("import penstock\npenstock.bus.MessageBus\npenstock.stores.open_store")
     assert {"penstock.bus", "penstock.stores"} <= loaded
+
+
+def doors_of_the_reference() -> set[str]:
+    """The packages that docs/reference/index.md lists."""
+    page = Path(__file__).parent.parent / "docs" / "reference" / "index.md"
+    return set(
+        re.findall(r"^\| \[penstock\.(\w+)\]", page.read_text(encoding="utf-8"), re.MULTILINE)
+    )
+
+
+def test_every_door_of_the_reference_is_there_and_is_named():
+    doors = doors_of_the_reference()
+    assert doors == {*penstock._DOORS, "dashboard"}
+    assert all(f"``penstock.{door}``" in str(penstock.__doc__) for door in doors)
+
+
+def test_the_doors_load_no_extra():
+    used = "; ".join(f"penstock.{door}" for door in penstock._DOORS)
+    loaded = loaded_by(f"import penstock; {used}")
+    assert {f"penstock.{door}" for door in penstock._DOORS} <= loaded
+    assert not {name.partition(".")[0] for name in loaded} & {*HEAVY, *HEAVY_BEHIND_DOORS}
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():

@@ -41,6 +41,14 @@ def test_of_what_several_measured_amounts_are_added_up_and_the_worst_is_told(boa
     assert "seconds in all 3.5; states per second 7; p99 ms 4" in table
 
 
+def test_many_seeds_stand_in_the_data(board):
+    for seed in range(5):
+        Scores(f"a::part[{seed}]")(15, tried=1_000_000, bad=0, seed=seed, seconds_in_all=2_000_000)
+    row = scoreboard.as_markdown(scoreboard.read(board)).splitlines()[16]
+    assert "| 5,000,000 | 0 | seconds in all 10,000,000 |" in row
+    assert "| 5, in [scoreboard.json](scoreboard.json) |" in row
+
+
 def test_bugs_that_were_chosen_from_all_do_not_count_twice(board):
     Scores("a::test_bugs_are_caught")(16, tried=30, bad=0, seed=7)
     assert "| 30 | 0 |  | 7 |" in scoreboard.as_markdown(scoreboard.read(board))

@@ -1,17 +1,29 @@
 """The compiled twin does what the Python beside it does, and can be left out."""
 
+import gc
+import inspect
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock import WalMessageQueue
 from penstock.hashing import python_fnv1a
-from penstock.log.columns import NULL, python_cut
+from penstock.log.columns import (
+    NULL,
+    Columns,
+    decode,
+    python_cut,
+    python_plain_lengths,
+    python_records,
+)
+from penstock.log.inlet import TopicInlet
 from penstock.scaling.cells import Cells, PythonCells
 from penstock.speedups import SWITCH, compiled
 
@@ -21,6 +33,9 @@ SAME = [
     "tests/scaling/test_ring_waiting.py",
     "tests/scaling/test_hot_conformance.py",
     "tests/log/test_columns.py",
+    "tests/log/test_writer.py",
+    "tests/log/test_inlet.py",
+    "tests/log/test_exact_figures.py",
     "tests/test_hashing.py",
 ]
 """What is compiled, under the tests that hold for both."""
@@ -49,6 +64,15 @@ def test_the_same_tests_pass_without_the_twin():
 def test_the_switch_leaves_it_out():
     program = "from penstock.scaling.cells import Cells; print(Cells.__name__)"
     assert python("-c", program, **{SWITCH: "0"}).stdout == "PythonCells\n"
+
+
+@needs_twin
+def test_one_that_was_built_from_other_sources_is_left_out():
+    program = (
+        "import penstock._speedups as twin; twin.REVISION = 0\n"
+        "from penstock.scaling.cells import Cells; print(Cells.__name__)"
+    )
+    assert python("-c", program).stdout == "PythonCells\n"
 
 
 @needs_twin
@@ -81,3 +105,66 @@ def test_pieces_are_the_same(pieces, before):
 def test_lengths_beyond_the_bytes_are_refused():
     with pytest.raises(ValueError, match="beyond the body"):
         compiled.cut(b"abc", 1, np.array([1, 2], "<u4"))
+
+
+@needs_twin
+@given(st.lists(st.binary(max_size=9)) | st.lists(st.none() | st.binary(max_size=9) | st.text()))
+def test_lengths_of_bytes_are_the_same(items):
+    assert compiled.plain_lengths(items) == python_plain_lengths(items)
+
+
+@needs_twin
+@pytest.mark.parametrize(
+    "method", [TopicInlet.add_nowait, Cells.publish, WalMessageQueue.publish_nowait]
+)
+def test_compiled_methods_refuse_what_is_not_theirs(method):
+    with pytest.raises(TypeError, match="apply to a"):
+        method(SimpleNamespace(), b"x", b"y")
+
+
+def test_compiled_or_not_a_method_tells_its_arguments():
+    told = list(inspect.signature(WalMessageQueue.publish_nowait).parameters)
+    assert told == ["self", "topic", "value", "key", "headers", "timestamp"]
+
+
+@needs_twin
+def test_a_list_that_shrinks_while_an_array_is_made_is_looked_at_again():
+    """An array is made for it, which may collect garbage, and that runs what it likes."""
+    items = [b"abc"] * 1_000
+
+    class Shrinks:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            del items[1:]
+
+    gc.collect()
+    kept = gc.get_threshold()
+    Shrinks()
+    gc.set_threshold(1)
+    try:
+        found = compiled.plain_lengths(items)
+    finally:
+        gc.set_threshold(*kept)
+    assert list(found) == [3] * len(items)
+
+
+@given(
+    st.lists(st.tuples(st.none() | st.binary(max_size=9), st.none() | st.binary(max_size=9))),
+    st.booleans(),
+    st.booleans(),
+)
+def test_records_are_the_same(rows, keyed, timed):
+    columns = Columns(
+        [value for _, value in rows],
+        [key for key, _ in rows] if keyed else None,
+        list(range(len(rows))) if timed else None,
+    )
+    flags, body = columns.encode()
+    view = decode(b"".join(body), flags, len(rows), 1 << 40, 17)
+    found = view.records("orders", 3)
+    assert found == python_records(view, "orders", 3)
+    assert [(one.key if keyed else None, one.value) for one in found] == [
+        (key if keyed else None, value) for key, value in rows
+    ]

@@ -12,17 +12,23 @@ from pathlib import Path
 
 from benchmarks.child import gate
 from benchmarks.model import BATCH, Load
-from benchmarks.publishers import EVERY_MESSAGE, NO_SYNC, TOPIC, opened
+from benchmarks.publishers import EVERY_MESSAGE, NEVER_MS, NO_SYNC, TOPIC, opened
 from benchmarks.workloads.memory import status
-from penstock import FsyncPolicy, TopicConfig, WalMessageQueue
+from penstock import FsyncPolicy, Retention, TopicConfig, WalMessageQueue
 
 PAYLOAD_BYTES = 100
 IN_FLIGHT = 4
+READ_SECONDS = 60
+"""For one batch: what is not there must not be waited for for ever."""
 PER_PARTITION = 200
 PER_TOPIC = 10
 PER_GROUP = 1_000
 PER_TASK = 50
 HANDLES_MAX = 65_536
+KEPT = TopicConfig(
+    fsync=FsyncPolicy.TIMED, fsync_interval_ms=NEVER_MS, retention=Retention(bytes_max=None)
+)
+"""As NO_SYNC; nothing goes before it was read, however much it is."""
 OPEN_TOPICS = 2_000
 """An open topic holds about five handles, and a process may have so many."""
 SIZED_BYTES = 16 << 20
@@ -100,7 +106,7 @@ async def _open_all(folder: Path) -> float:
 
 async def records(folder: Path, size: int, watch: Watch) -> None:
     """Publish and read so many records."""
-    async with opened(folder, NO_SYNC) as queue:
+    async with opened(folder, KEPT) as queue:
         await _there_and_back(queue, size, PAYLOAD_BYTES, watch)
 
 
@@ -138,7 +144,8 @@ async def _publish(queue: WalMessageQueue, values: list[bytes]) -> object:
 async def _read(queue: WalMessageQueue, name: str, count: int) -> None:
     async with queue.subscribe(TOPIC, name) as subscription:
         while count > 0:
-            count -= len(await subscription.next_batch())
+            async with asyncio.timeout(READ_SECONDS):
+                count -= len(await subscription.next_batch())
 
 
 async def topics(folder: Path, size: int, watch: Watch) -> None:

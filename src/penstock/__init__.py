@@ -1,9 +1,12 @@
 """Penstock: an event bus and a durable log for Python.
 
-This module is the public door. ``penstock.bus`` and ``penstock.resilience`` have more of the bus,
-``penstock.errors`` every error, ``penstock.stores`` the places a log can live in,
-``penstock.testing`` what tests need. Everything else is the inside of the
-house; ARCHITECTURE.md shows its rooms.
+This module is the public door. ``penstock.bus``, ``penstock.resilience``, ``penstock.pressure`` and
+``penstock.scaling`` have more of the bus, ``penstock.stores`` the places a log can live in,
+``penstock.transports`` and ``penstock.streaming`` streams over the log and brokers,
+``penstock.spark`` the same for Spark, ``penstock.observe``, ``penstock.dashboard``,
+``penstock.config`` and ``penstock.integrations`` what running it takes, ``penstock.testing`` what
+tests need, ``penstock.errors`` every error. Everything else is the inside of the house;
+ARCHITECTURE.md shows its rooms.
 
 Names are loaded when they are used first: a process that needs a part of it starts with that part.
 """
@@ -12,7 +15,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock import config as config
     from penstock import errors
+    from penstock import observe as observe
+    from penstock import transports as transports
     from penstock.bus import (
         BatchFailed,
         Batching,
@@ -139,8 +145,23 @@ _HOMES = {
     "topic": "messages",
     "verify": "log.verify",
 }
-# Doors of their own that are there as soon as penstock is imported.
-_DOORS = ("bus", "errors", "log", "pressure", "resilience", "scaling", "stores", "streaming")
+# Doors of their own that are there as soon as penstock is imported. The dashboard wants an import of
+# its own: it loads packages of an extra.
+_DOORS = (
+    "bus",
+    "config",
+    "errors",
+    "integrations",
+    "observe",
+    "pressure",
+    "resilience",
+    "scaling",
+    "spark",
+    "stores",
+    "streaming",
+    "testing",
+    "transports",
+)
 
 __all__ = [
     "Acknowledgement",

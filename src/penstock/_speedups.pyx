@@ -1,14 +1,19 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+# cython: binding=False, embedsignature=True, embedsignature.format=clinic
 """The compiled twin: the same steps as the Python beside it, for a few inner loops.
 
 penstock/speedups.py chooses; nothing else imports this. Where a step is not one of the usual, the
 Python takes it.
 """
 
+from cpython.array cimport array, clone
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.pythread cimport PyThread_get_thread_ident
 
+REVISION = 2  # as in penstock/speedups.py
+
 cdef unsigned int NULL_LENGTH = 0xFFFFFFFF
+cdef long long RECORD_OVERHEAD_BYTES = 64
 
 
 cdef class Cells:
@@ -137,6 +142,29 @@ def fnv1a(bytes key not None):
     return value
 
 
+cdef array UNSIGNED = array("I")
+
+
+def plain_lengths(list items not None):
+    """As penstock.log.columns.python_plain_lengths."""
+    cdef Py_ssize_t place
+    cdef Py_ssize_t count = -1
+    cdef Py_ssize_t length
+    cdef array lengths
+    while count != len(items):  # to make an array may collect garbage, which may run anything
+        count = len(items)
+        lengths = clone(UNSIGNED, count, False)
+    for place in range(count):
+        item = items[place]
+        if type(item) is not bytes:
+            return None
+        length = len(<bytes>item)
+        if length >= NULL_LENGTH:
+            return None
+        lengths.data.as_uints[place] = length
+    return lengths
+
+
 def cut(bytes body not None, Py_ssize_t start, const unsigned int[:] lengths):
     """As penstock.log.columns._cut."""
     cdef const char *data = body
@@ -154,3 +182,64 @@ def cut(bytes body not None, Py_ssize_t start, const unsigned int[:] lengths):
         pieces.append(PyBytes_FromStringAndSize(data + start, length))
         start += length
     return pieces
+
+
+def records(kind, str topic, partition, long long offset, timestamp, list keys, list values not None, headers):
+    """As penstock.log.columns.python_records; without ``keys``, no record has one."""
+    cdef Py_ssize_t place
+    cdef list found = []
+    if keys is not None and len(keys) != len(values):
+        raise ValueError("there are not as many keys as values")
+    for place in range(len(values)):
+        key = None if keys is None else keys[place]
+        found.append(kind(topic, partition, offset + place, timestamp, key, values[place], headers))
+    return found
+
+
+cdef class TopicInlet:
+    """As penstock.log.inlet.PythonTopicInlet."""
+
+    cdef public object _items
+    cdef public object _receipt
+    cdef public long long _gathered_bytes
+    cdef public long long _room
+    cdef public long long _record_bytes_max
+    cdef public bint _scheduled
+    cdef public bint _lingering
+
+    def add_nowait(self, value, key=None, headers=None, timestamp=None):
+        """Add one record; the receipt of the commit that will hold it, or of the one after."""
+        return self.add(value, key, headers, timestamp)
+
+    cdef add(self, value, key, headers, timestamp):
+        cdef long long size
+        if type(value) is bytes and key is None and headers is None and timestamp is None:
+            item = value
+            size = len(<bytes>value)
+        else:
+            item, size = self._pack(value, key, headers, timestamp)
+        if self._gathered_bytes + size > self._room or size > self._record_bytes_max:
+            self._refuse(size)
+        before = self._receipt
+        self._items.append(item)
+        self._gathered_bytes += size + RECORD_OVERHEAD_BYTES
+        receipt = self._receipt
+        if receipt is not before:
+            self._join(before, receipt)
+        if not self._scheduled or self._lingering:
+            self._schedule()
+        return receipt
+
+
+cdef class QueueInlet:
+    """As penstock.log.inlet.PythonQueueInlet."""
+
+    cdef public dict _opened
+
+    def publish_nowait(self, topic, value, key=None, headers=None, timestamp=None):
+        """Hand a record over without waiting; from any thread."""
+        cdef dict by_name = self._opened  # held, as a hash may run anything
+        opened = by_name.get(topic)
+        if opened is None:
+            opened = self._open_here(topic)
+        return (<TopicInlet?>opened.writer).add(value, key, headers, timestamp)

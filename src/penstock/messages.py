@@ -11,8 +11,9 @@ import enum
 import operator
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from gc import is_tracked
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, Self, TypeVar, dataclass_transform
+from typing import Any, Generic, NamedTuple, TypeVar, dataclass_transform
 
 import msgspec
 
@@ -230,9 +231,23 @@ class Envelope(msgspec.Struct):
         read = key_reader(self.message.__class__)
         return None if read is None else read(self.message)
 
-    def with_message(self, message: Any) -> Self:
+    def with_message(self, message: Any) -> Envelope:
         """The same envelope around another message, as middleware may pass it on."""
-        return msgspec.structs.replace(self, message=message)
+        return Envelope(**{**msgspec.structs.asdict(self), "message": message})
+
+
+class UntrackedEnvelope(Envelope, gc=False):
+    """Of a message that the garbage collector does not look at, as all of it is text and numbers.
+
+    The collector does not look at it either: where thousands are queued, it would do so again and again. So
+    nothing that an envelope refers to may refer back to it for longer than the message is on its way, and
+    the bus drops the notes on it when it is settled.
+    """
+
+
+def kind_for(message: Any) -> type[Envelope]:
+    """The kind of envelope for an event that nobody waits for."""
+    return Envelope if is_tracked(message) else UntrackedEnvelope
 
 
 def check_type(kind: type) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from penstock.bus.bus import MessageBus
+from penstock.bus.drive import current_envelope
 from penstock.errors import DeadlineExceeded
 from penstock.messages import Command, Event, topic
 from penstock.resilience.bus import ResilientMessageBus
@@ -152,3 +153,38 @@ async def test_an_event_that_is_not_handled_well_is_not_kept(how, unlogged):
     await asyncio.sleep(0)  # who was woken goes
     gc.collect()
     assert receipt() is None
+
+
+async def fail_often(bus: MessageBus, count: int) -> None:
+    for number in range(count):
+        await bus.publish(Paid(number))
+    await bus.settle()
+
+
+async def test_failed_events_of_text_and_numbers_leave_nothing_behind(unlogged):
+    """Nor does the garbage collector look at them: their envelopes keep no notes that lead back to them."""
+
+    async def refuse(event: Paid) -> None:
+        raise ValueError("no cover")
+
+    async with MessageBus() as bus:
+        bus.subscribe(Paid, refuse, where=lambda envelope: True)
+        await fail_often(bus, 2_000)
+        gc.collect()
+        blocks = sys.getallocatedblocks()
+        await fail_often(bus, 5_000)
+        gc.collect()
+        assert bus.statistics().events_failed == 7_000
+        assert sys.getallocatedblocks() - blocks < 5_000
+
+
+@pytest.mark.parametrize(("event", "tracked"), [(Paid(1), False), (Printed(Receipt()), True)])
+async def test_the_collector_looks_at_envelopes_of_what_it_looks_at(event, tracked):
+    """Thousands of queued events of text and numbers cost it nothing."""
+    seen = []
+    async with MessageBus() as bus:
+        bus.subscribe(type(event), lambda event: seen.append(gc.is_tracked(current_envelope())))
+        await bus.publish(event)
+        bus.publish_nowait(event)
+        await bus.settle()
+    assert seen == [tracked, tracked]

@@ -252,7 +252,7 @@ def test_heads_that_cannot_be_read_wake_those_who_wait():
         _watch=part(drain=lambda: None),
         _changed=lambda keys: [(topic, None)],
         _unread=unread,
-        wake=woken.append,
+        _wake_if=lambda moved, name: woken.append(name) if moved else None,
     )
     Changes._on_change(world)
     assert (woken, unread) == (["orders"], {"orders"})

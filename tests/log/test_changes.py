@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 
 import pytest
 
@@ -43,6 +44,27 @@ async def test_records_of_another_queue_are_noticed(tmp_path, files):
                 await settle()
                 await other.publish_many("orders", numbered(2, 2 * number))
                 assert set(await waiting) == set(numbered(2, 2 * number))
+
+
+@pytest.mark.parametrize("files", [OsFiles(), BlindFiles()], ids=["watching", "polling"])
+async def test_a_change_that_somebody_else_has_seen_rings_all_the_same(tmp_path, files):
+    """As who waits for an offset, or begins a transaction, looks at the heads by himself."""
+    path = tmp_path / "data"
+    async with (
+        WalMessageQueue(path, system=System(files=files)) as queue,
+        WalMessageQueue(path) as other,
+    ):
+        await queue.create_topic("orders")
+        await other.create_topic("orders")
+        async with queue.subscribe("orders", "billing") as subscription:
+            for number in range(3):
+                waiting = asyncio.create_task(values_of(subscription, 1))
+                await settle()
+                receipt = other.publish_nowait("orders", b"%d" % number)
+                while not receipt.done:  # the loop stands still meanwhile, so that no bell rings
+                    select.select([], [], [], 0.001)
+                assert queue._opened["orders"].refresh()
+                assert await waiting == [b"%d" % number]
 
 
 async def test_a_watch_makes_polling_unnecessary(tmp_path):

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import DamagedEntry
+from penstock.errors import DamagedEntry, InvalidOption
+from penstock.log.checks import check_columns
 from penstock.log.columns import HEADERS, KEYS, NULL, SPARSE, TIMES, Columns, decode, total_bytes
 from penstock.log.records import NO_HEADERS
 from tests.log.strategies import columns, records_of
@@ -118,3 +119,11 @@ def test_offset_deltas_that_do_not_rise_are_damage(deltas):
     flags, body = encoded(Columns([b""] * len(deltas), deltas=deltas))
     with pytest.raises(DamagedEntry, match="rise"):
         decode(body, flags, len(deltas), 0, 0)
+
+
+def test_values_in_other_sequences_than_lists_are_checked_one_by_one():
+    mixed = Columns((b"a", None))
+    assert not mixed.all_bytes()
+    check_columns(mixed)
+    with pytest.raises(InvalidOption):
+        check_columns(Columns((b"a", 1)))  # type: ignore[arg-type]

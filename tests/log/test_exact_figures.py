@@ -15,6 +15,7 @@ from penstock.log.deletion import _check_members
 from penstock.log.frame import entries
 from penstock.log.group_coordinator import GroupCoordinator
 from penstock.log.head import EPOCH_UNKNOWN, HeadFile
+from penstock.log.inlet import PythonTopicInlet, TopicInlet
 from penstock.log.maintenance import Maintenance
 from penstock.log.offsets import OffsetFile
 from penstock.log.places import Place
@@ -137,28 +138,27 @@ async def test_a_group_whose_members_left_keeps_no_topic():
     ("size", "gathered", "taken"), [(10, 90, True), (10, 91, False), (11, 0, False)]
 )
 @pytest.mark.parametrize("key", [None, b""])
-def test_a_record_may_fill_the_buffer_and_be_as_large_as_one_may_be(size, gathered, taken, key):
-    def refuse(_: int) -> None:
-        raise BufferFull("full")
+@pytest.mark.parametrize("kind", [PythonTopicInlet, TopicInlet])
+def test_a_record_may_fill_the_buffer_and_be_as_large_as_one_may_be(
+    size, gathered, taken, key, kind
+):
+    class Still(kind):  # type: ignore[valid-type,misc]
+        _pack = TopicWriter._pack
 
-    receipt = Receipt(TOPIC, None)
-    world: Any = part(
-        _gathered_bytes=gathered,
-        _room=100,
-        _record_bytes_max=10,
-        _refuse=refuse,
-        _receipt=receipt,
-        _items=[],
-        _scheduled=True,
-        _lingering=False,
-    )
+        def _refuse(self, size: int) -> None:
+            raise BufferFull("full")
+
+    inlet: Any = Still()
+    inlet._gathered_bytes, inlet._room, inlet._record_bytes_max = gathered, 100, 10
+    inlet._receipt, inlet._items = Receipt(TOPIC, None), []
+    inlet._scheduled, inlet._lingering = True, False
     if taken:
-        assert TopicWriter.add_nowait(world, b"x" * size, key) is receipt
-        assert world._gathered_bytes == gathered + size + RECORD_OVERHEAD_BYTES
+        assert inlet.add_nowait(b"x" * size, key) is inlet._receipt
+        assert inlet._gathered_bytes == gathered + size + RECORD_OVERHEAD_BYTES
     else:
         with pytest.raises(BufferFull):
-            TopicWriter.add_nowait(world, b"x" * size, key)
-    assert len(world._items) == int(taken)
+            inlet.add_nowait(b"x" * size, key)
+    assert len(inlet._items) == int(taken)
 
 
 def test_stopping_maintenance_is_noted():

@@ -372,7 +372,7 @@ async def test_a_forked_child_is_refused_though_a_lock_was_held():
 
 
 def test_a_new_lock_of_a_forked_writer_is_free():
-    writer: Any = object.__new__(TopicWriter)
+    writer: Any = TopicWriter.__new__(TopicWriter)
     writer._refusing = threading.Lock()
     writer._refusing.acquire()
     writer.config, writer._committing_bytes = TopicConfig(), 0

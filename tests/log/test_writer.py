@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import threading
-from collections import deque
 from contextlib import asynccontextmanager
 
 import pytest
@@ -218,52 +217,6 @@ async def test_a_failed_commit_is_heard_by_all_who_share_it():
         statistics = queue.statistics().topics["orders"]
         assert (statistics.records_committed, statistics.records_failed) == (0, 9)
         assert statistics.pending_bytes == 0
-
-
-@pytest.mark.parametrize("commits", [1, 2, 3])
-async def test_a_record_that_slips_between_two_commits_does_not_fail_in_silence(commits):
-    """A publisher that is overtaken by a commit gets a later receipt than that of its record."""
-
-    class Overtaken(deque):
-        def append(self, item):
-            super().append(item)
-            for _ in range(commits):
-                writer.commit()
-
-    async with opened(immediate=False) as (system, queue, writer):
-        writer._items = Overtaken()
-        system.files.fail("write", path=LOG)
-        receipt = queue.publish_nowait("orders", b"x")
-        writer._items = deque()
-        system.workers[0].run()
-        assert receipt.done
-        with pytest.raises(StoreFailed):
-            await receipt.wait()
-
-
-async def test_a_record_that_is_taken_by_the_commit_before_does_not_fail_in_silence():
-    """The commit has changed the receipt and not yet taken the records when one is added."""
-
-    class Late(deque):
-        armed = False
-
-        def __len__(self):
-            if self.armed:
-                self.armed = False
-                receipts.append(queue.publish_nowait("orders", b"late"))
-            return super().__len__()
-
-    receipts: list[Receipt] = []
-    async with opened(immediate=False) as (system, queue, writer):
-        queue.publish_nowait("orders", b"x")
-        writer._items = Late(writer._items)
-        system.files.fail("write", path=LOG)
-        writer._items.armed = True
-        system.workers[0].run()
-        (receipt,) = receipts
-        assert receipt.done
-        with pytest.raises(PenstockError):
-            await receipt.wait()
 
 
 async def test_receipts_after_a_failure_that_passes_are_good_again():

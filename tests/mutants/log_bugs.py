@@ -380,4 +380,39 @@ LOG_BUGS: tuple[Bug, ...] = (
         "        if one.sequence >= last:\n",
         ("log/test_producer.py::test_a_record_with_a_sequence_stands_once",),
     ),
+    Bug(
+        "a commit forgets what came while it took the rest",
+        "log/writer.py",
+        "        del self._items[: len(taken)]\n",
+        "        self._items.clear()\n",
+        (
+            "log/test_inlet.py::test_a_record_that_comes_while_a_commit_takes_the_others_is_in_the_next_one",
+        ),
+    ),
+    Bug(
+        "a receipt is looked up before its record is added",
+        "log/inlet.py",
+        "        receipt = self._receipt\n        if receipt is not before:\n",
+        "        receipt = before\n        if receipt is not before:\n",
+        (
+            "log/test_inlet.py::test_a_receipt_is_not_done_before_a_record_that_came_just_after_a_commit",
+        ),
+    ),
+    Bug(
+        "lists of callers are kept as they are",
+        "log/checks.py",
+        "        list(values),\n",
+        "        values,  # type: ignore[arg-type]\n",
+        (
+            "log/test_inlet.py::test_the_owner_of_lists_may_change_them_while_they_are_published",
+            "log/test_inlet.py::test_the_owner_of_a_list_may_change_it_while_its_topic_is_opened",
+        ),
+    ),
+    Bug(
+        "a change that somebody else has seen rings no bell",
+        "log/changes.py",
+        "        if moved or self._topics[topic].durable != self._told.get(topic):\n",
+        "        if moved:\n",
+        ("log/test_changes.py::test_a_change_that_somebody_else_has_seen_rings_all_the_same",),
+    ),
 )

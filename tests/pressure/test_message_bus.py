@@ -21,9 +21,9 @@ from penstock.pressure import (
     PressureMonitor,
     PublishRules,
     Reading,
-    lane_readings,
 )
 from penstock.pressure import ledger as ledger_module
+from penstock.pressure.message_bus import read_lanes
 from penstock.testing import VirtualClock
 
 NORMAL, WARNING, CRITICAL, SHEDDING = BackpressureState
@@ -50,7 +50,7 @@ class World:
         self.bus = MessageBus(queue=QueueOptions(CAPACITY), system=system)
         self.timers = Timers(self.clock)
         self.monitor = PressureMonitor(self.clock, timers=self.timers)
-        self.monitor.add(lane_readings(self.bus))
+        self.monitor.add(lambda: read_lanes(self.bus._intake))
         self.pressure = MessageBusBackpressure(self.monitor, self.timers, **options)
         self.gate = asyncio.Event()
         self.seen: list[tuple[int, dict[str, str]]] = []

@@ -9,6 +9,7 @@ import pytest
 from penstock import WalMessageQueue
 from penstock.bus.encoding import MessageCodec
 from penstock.bus.intake import QueueOptions
+from penstock.bus.timers import Timers
 from penstock.errors import InvalidName, InvalidOption, NonRetryable, UsageError
 from penstock.messages import Code, topic
 from penstock.resilience.bus import ResilientMessageBus
@@ -44,6 +45,23 @@ async def test_a_handler_that_recovers_handles_its_event_once(bus, clock):
     assert len(handler.calls) == 3
     assert len(bus.dead_letters) == 0
     assert bus.statistics().events_processed == 1
+
+
+@pytest.mark.acceptance(107)
+@pytest.mark.parametrize(("deadline", "calls"), [(1.05, 2), (0.95, 1)])
+async def test_the_deadline_of_an_event_counts_from_its_first_failure(bus, clock, deadline, calls):
+    begun, timers = [], Timers(clock)
+    slow = Retry(attempts=9, delay=1.0, jitter=False, deadline=deadline)
+
+    @bus.on(Ordered, retry=slow)
+    async def handler(event):
+        begun.append(clock.monotonic())
+        await timers.sleep(5.0)
+        raise RuntimeError("never")
+
+    await bus.publish(Ordered(customer="a"))
+    await let_pass(clock, 20)
+    assert len(begun) == calls
 
 
 @pytest.mark.acceptance(107)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidOption
-from penstock.streaming import RateMeasure
+from penstock.scaling.rate import RateMeasure
 from penstock.system import System
 from penstock.testing import VirtualClock
 

@@ -3,10 +3,10 @@
 from collections import deque
 
 from penstock.scaling.assignment import assign_sticky
+from penstock.scaling.rate import RateMeasure
 from penstock.streaming import (
     Autoscaler,
     Measurement,
-    RateMeasure,
     ScalabilityConfig,
     ScalingAction,
 )

@@ -264,6 +264,14 @@ async def test_a_cancelled_close_cancels_the_handlers():
     assert run.consumer.positions() == {0: Position(0)}
 
 
+@pytest.mark.parametrize(("deadline", "calls"), [(6.05, 2), (5.95, 1)])
+async def test_the_deadline_of_a_record_counts_from_its_first_call(deadline, calls):
+    slow = Retry(attempts=9, delay=1.0, jitter=False, deadline=deadline)
+    run = Run([Job(0, 0, seconds=5.0, failures=POISON)], buries=True, retry=slow)
+    await everything(run)
+    assert len(run.begun) == calls
+
+
 async def test_close_does_not_wait_for_retries_and_wakes_who_waits():
     run = Run(
         [Job(0, offset, f"k{offset}", failures=POISON) for offset in range(4)],

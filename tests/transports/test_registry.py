@@ -6,6 +6,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
+from penstock import transports
 from penstock.errors import InvalidOption, MissingExtra, UnknownTopic, UsageError
 from penstock.transports import (
     EmbeddedTransport,
@@ -173,3 +174,17 @@ def test_the_process_has_a_registry(monkeypatch):
     monkeypatch.setattr(registry_module, "_shared", registry)
     shared_registry().register("pigeon", Pigeons)
     assert type(open_transport("pigeon:")) is Pigeons
+
+
+@pytest.mark.parametrize(
+    "name", [one for one in transports.__all__ if one.endswith("Transport") and one != "Transport"]
+)
+def test_the_class_of_a_transport_is_found_by_its_name(name):
+    try:
+        assert getattr(transports, name).__name__ == name
+    except MissingExtra as missing:
+        pytest.skip(str(missing))
+
+
+def test_of_several_schemes_the_plain_one_stands_for_a_class():
+    assert transports._SCHEMES["RedisTransport"] == "redis"

@@ -6,8 +6,9 @@ import pytest
 
 from penstock.errors import InvalidOption, MissingExtra
 from penstock.transports import Transport, open_transport
+from penstock.transports.registry import BROKERS
 
-SCHEMES = ("kafka", "nats", "pulsar", "rabbitmq", "redis")
+SCHEMES = sorted({extra for _, extra in BROKERS.values()})
 
 
 def made(scheme: str, query: str) -> Transport:

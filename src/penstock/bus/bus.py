@@ -35,13 +35,7 @@ from penstock.bus.session import Session
 from penstock.bus.statistics import BusStatistics, StopReport, bus_statistics
 from penstock.bus.timers import Timers
 from penstock.errors import Closed, DeadlineExceeded, UsageError, WouldDeadlock
-from penstock.messages import (
-    DEFAULT_SESSION,
-    NORMAL,
-    Command,
-    CommandResult,
-    Envelope,
-)
+from penstock.messages import DEFAULT_SESSION, NORMAL, Command, CommandResult, Envelope, kind_for
 from penstock.names import check_label, check_name
 from penstock.system import System
 
@@ -357,7 +351,9 @@ class MessageBus:
         is on disk when this returns, and is handled at least once whatever happens then; cancelled
         while it is written, it may be published all the same.
         """
-        envelope = self._intake.enclose(event, session, priority, headers, correlation_id)
+        envelope = self._intake.enclose(
+            event, session, priority, headers, correlation_id, kind_for(event)
+        )
         if durable:
             await self.history.publish(envelope, timeout)
         elif not self._intake.try_now(envelope):
@@ -374,7 +370,9 @@ class MessageBus:
     ) -> None:
         """Queue an event without waiting, from any thread; BufferFull when there is no room."""
         intake = self._intake
-        envelope = intake.enclose(event, session, priority, headers, correlation_id)
+        envelope = intake.enclose(
+            event, session, priority, headers, correlation_id, kind_for(event)
+        )
         if intake.thread != get_ident() or not intake.try_now(envelope):
             intake.post(envelope)
 

@@ -53,7 +53,7 @@ class Attempts:
     first_failed_ms: int = 0
     last_failed_ms: int = 0
     began: float = 0.0
-    """When the first one failed, on the monotonic clock."""
+    """When the first one failed, on the monotonic clock: the deadline counts from here."""
 
 
 class Delivery(msgspec.Struct, eq=False):

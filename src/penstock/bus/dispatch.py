@@ -24,7 +24,7 @@ from penstock.bus.middleware import EventMiddleware, chain
 from penstock.bus.registry import Plan, Registry
 from penstock.bus.timers import Deadline
 from penstock.errors import DeadlineExceeded, HandlerFailed
-from penstock.messages import DEFAULT_SESSION, Envelope
+from penstock.messages import DEFAULT_SESSION, Envelope, UntrackedEnvelope
 
 logger = logging.getLogger("penstock.bus")
 
@@ -326,6 +326,8 @@ class Dispatch:
         self.unsettled -= 1
         if self.on_settled is not None:
             self.on_settled(envelope)
+        if delivery is not None:
+            _drop_notes(envelope)
         if not self.unsettled and self._idle:
             self.wake_idle()
 
@@ -354,6 +356,7 @@ class Dispatch:
             envelope.delivery.resolve(Outcome(0, dropped=True))
         if self.on_settled is not None:
             self.on_settled(envelope)
+        _drop_notes(envelope)
         self.wake_idle()
 
     # Waiting for all
@@ -448,3 +451,9 @@ async def _both(pending: Awaitable[Any], others: asyncio.Task[None] | None) -> N
         if others is not None:
             others.cancel()
         raise
+
+
+def _drop_notes(envelope: Envelope) -> None:
+    """Notes lead to errors, those to frames, and they to the envelope: a ring that nobody would find."""
+    if envelope.__class__ is UntrackedEnvelope:
+        envelope.delivery = None

@@ -151,6 +151,7 @@ class Intake:
         priority: int = NORMAL,
         headers: Mapping[str, str] | None = None,
         correlation_id: str | None = None,
+        kind: type[Envelope] = Envelope,
     ) -> Envelope:
         """Put a message into an envelope; one that a handler publishes follows from its own."""
         if self.stamp is not None:
@@ -159,7 +160,7 @@ class Intake:
             priority = check_priority(priority)
         cause = current.get()
         if cause is None and headers is None and correlation_id is None:
-            return Envelope(
+            return kind(
                 message, next(self._sequence), self.now_ms(), self.origin, session, priority
             )
         return Envelope(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -44,15 +45,22 @@ def unknown_variables() -> list[str]:
         name
         for name in os.environ
         if name.upper().startswith(PREFIX)
-        and name.upper() not in known
-        and not name.upper().startswith(OTHERS)
+        and name.upper() not in known | OTHERS
+        and not _is_of_others(name.upper().removeprefix(PREFIX).lower())
     )
 
 
-OTHERS = tuple(
-    PREFIX + name for name in ("DEBUG", "EXAMPLE", "KAFKA", "NATS", "PULSAR", "RABBITMQ", "REDIS")
-)
-"""Variables that are no settings begin with these: transports have some of their own."""
+OTHERS = frozenset(PREFIX + name for name in ("CACHE", "DEBUG", "SEED", "SPEEDUPS"))
+"""Variables of one word that are no settings; docs/configuration.md says what they do."""
+CLOSE = 0.8
+"""From which likeness on a word is a setting's, misspelled: "dashbord" is, "redis" is not "disk"."""
+
+
+def _is_of_others(name: str) -> bool:
+    """Transports, also those of other packages, have variables that begin with their own names."""
+    first, more, _ = name.partition("_")
+    ours = {part.partition("_")[0] for path in _paths() for part in path}
+    return bool(more) and not difflib.get_close_matches(first, ours, 1, CLOSE)
 
 
 def _paths() -> Iterator[tuple[str, ...]]:

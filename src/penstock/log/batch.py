@@ -7,7 +7,7 @@ from typing import NamedTuple, cast
 
 from penstock.hashing import fnv1a
 from penstock.log.arrow_columns import ArrowColumns
-from penstock.log.columns import Columns
+from penstock.log.columns import Columns, plain_lengths
 from penstock.log.receipts import PublishedRow, Receipt
 from penstock.log.routing import partitions_of
 
@@ -45,33 +45,40 @@ Item = bytes | Row | PublishedRow | Batch
 
 
 def gather(
-    items: Sequence[Item], receipt: Receipt, now_ms: int, records_max: int, bytes_max: int
+    items: list[Item], receipt: Receipt, now_ms: int, records_max: int, bytes_max: int
 ) -> Iterator[Batch]:
-    """The batches that the items make, in their order."""
-    start = 0
-    if Batch in set(map(type, items)):
-        for place, item in enumerate(items):
-            if isinstance(item, Batch):
-                yield from _from_rows(items[start:place], receipt, now_ms, records_max, bytes_max)
-                yield item
-                start = place + 1
-    yield from _from_rows(
-        items[start:] if start else items, receipt, now_ms, records_max, bytes_max
-    )
-
-
-def _from_rows(
-    items: Sequence[Item], receipt: Receipt, now_ms: int, records_max: int, bytes_max: int
-) -> Iterator[Batch]:
-    if not items:
-        return
-    waiting: list[tuple[int, PublishedRow]] = []
-    kinds = set(map(type, items))
-    if kinds == {bytes}:
-        columns = Columns(cast("Sequence[bytes]", items))
+    """The batches that the items make, in their order. The list belongs to them then."""
+    lengths = plain_lengths(items)
+    if lengths is not None:
+        columns = Columns(cast("list[bytes]", items), _value_lengths=lengths)
+        yield from _in_pieces(columns, receipt, records_max, bytes_max)
+    elif Batch in set(map(type, items)):
+        yield from _around_batches(items, receipt, now_ms, records_max, bytes_max)
     else:
-        columns = _columns(items, now_ms)
         waiting = [(at, one) for at, one in enumerate(items) if isinstance(one, PublishedRow)]
+        columns = _columns(items, now_ms)
+        yield from _in_pieces(columns, receipt, records_max, bytes_max, waiting)
+
+
+def _around_batches(
+    items: list[Item], receipt: Receipt, now_ms: int, records_max: int, bytes_max: int
+) -> Iterator[Batch]:
+    start = 0
+    for place, item in enumerate(items):
+        if isinstance(item, Batch):
+            yield from gather(items[start:place], receipt, now_ms, records_max, bytes_max)
+            yield item
+            start = place + 1
+    yield from gather(items[start:], receipt, now_ms, records_max, bytes_max)
+
+
+def _in_pieces(
+    columns: Columns,
+    receipt: Receipt,
+    records_max: int,
+    bytes_max: int,
+    waiting: Sequence[tuple[int, PublishedRow]] = (),
+) -> Iterator[Batch]:
     start = 0
     for piece in split(columns, records_max, bytes_max):
         end = start + len(piece)
@@ -162,6 +169,9 @@ class Router:
 
 def split(columns: Columns, records_max: int, bytes_max: int) -> Iterator[Columns]:
     """The columns in pieces within the limits; one record may exceed the bytes alone."""
+    if 0 < len(columns) <= records_max:
+        yield from _split_bytes(columns, bytes_max)
+        return
     for start in range(0, len(columns), records_max):
         yield from _split_bytes(columns.pick(slice(start, start + records_max)), bytes_max)
 

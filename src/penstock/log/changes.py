@@ -34,6 +34,8 @@ class Changes:
         self._poller: asyncio.Task[None] | None = None
         self._pause = POLL_SECONDS_MIN
         self._tickets: dict[str, int] = {}
+        self._told: dict[str, list[int]] = {}
+        """The durable offsets of a topic when its bell rang last."""
         self._unread: set[str] = set()
         """Topics whose heads could not be read when they changed."""
         self._waiters: dict[str, set[asyncio.Future[None]]] = {}
@@ -116,11 +118,17 @@ class Changes:
             # Whoever waits looks again, and raises if it is still so.
             self._unread.add(topic)
             moved = True
-        if moved:
+        self._wake_if(moved, topic)
+
+    def _wake_if(self, moved: bool, topic: str) -> None:
+        """Ring if it moved, also when somebody else has looked in between, and rang no bell."""
+        if moved or self._topics[topic].durable != self._told.get(topic):
             self.wake(topic)
 
     def wake(self, topic: str) -> None:
         """Ring the bell."""
+        if topic in self._topics:
+            self._told[topic] = self._topics[topic].durable
         self._tickets[topic] = self.ticket(topic) + 1
         for waiter in self._waiters.pop(topic, ()):
             _set(waiter)
@@ -154,8 +162,7 @@ class Changes:
                 # The subscriptions look again, and raise if it is still so.
                 self._unread.add(topic.name)
                 moved = True
-            if moved:
-                self.wake(topic.name)
+            self._wake_if(moved, topic.name)
 
     def _changed(self, keys: set[str] | None) -> Iterable[tuple[OpenTopic, list[int] | None]]:
         """The topics of these heads, each with its partitions; all when the keys are not known."""

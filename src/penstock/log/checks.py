@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 
 from penstock.errors import InvalidOption
@@ -71,10 +71,28 @@ def largest_record(columns: Columns) -> int:
     return max((record_size(*row) for row in rows), default=0)
 
 
+def checked_columns(
+    values: Iterable[bytes | None],
+    keys: Iterable[bytes | None] | None,
+    timestamps: Iterable[int] | None,
+    headers: Iterable[Mapping[str, bytes] | None] | None,
+) -> Columns:
+    """The columns in lists of their own, as their owner may change his, checked as check_columns does."""
+    columns = Columns(
+        list(values),
+        None if keys is None else list(keys),
+        None if timestamps is None else list(timestamps),
+        None if headers is None else list(headers),
+    )
+    check_columns(columns)
+    columns.headers = columns.headers and [dict(one) if one else None for one in columns.headers]
+    return columns
+
+
 def check_columns(columns: Columns) -> None:
     """InvalidOption unless every column has the right types and the same length."""
     kinds = {bytes, type(None)}
-    for name in ("values", "keys"):
+    for name in ("keys",) if columns.all_bytes() else ("values", "keys"):
         column = getattr(columns, name)
         if column is not None and not set(map(type, column)) <= kinds:
             odd = next(item for item in column if type(item) not in kinds)

@@ -40,6 +40,8 @@ KNOWN_FLAGS = KEYS | TIMES | SPARSE | HEADERS
 NULL = 0xFFFFFFFF
 RECORD_OVERHEAD_BYTES = 64
 """What a record takes in memory beside its bytes: many small ones must not fill it unseen."""
+SMALL = 64
+"""Up to so many integers Python adds up sooner than numpy."""
 _U32 = np.dtype("<u4")
 _I64 = np.dtype("<i8")
 
@@ -100,6 +102,13 @@ class Columns:
             size += sum(map(_headers_size, filter(None, self.headers)))
         return size
 
+    def all_bytes(self) -> bool:
+        """Whether every value is bytes, and none is null."""
+        if type(self.values) is not list:
+            return False
+        self._value_lengths = plain_lengths(self.values)
+        return self._value_lengths is not None
+
     def pick(self, where: slice) -> Columns:
         """The records of a slice."""
         return Columns(
@@ -127,6 +136,15 @@ def _headers_size(headers: Mapping[str, bytes]) -> int:
 
 
 def _lengths(items: Sequence[bytes | None]) -> array[int]:
+    if compiled is not None and type(items) is list:
+        found: array[int] | None = compiled.plain_lengths(items)
+        if found is not None:
+            return found
+    return python_lengths(items)
+
+
+def python_lengths(items: Sequence[bytes | None]) -> array[int]:
+    """The lengths of the items; NULL for None."""
     try:
         # By way of a list, which is quicker than an array that grows.
         return array("I", list(map(len, items)))  # type: ignore[arg-type]
@@ -134,7 +152,22 @@ def _lengths(items: Sequence[bytes | None]) -> array[int]:
         return array("I", [NULL if item is None else len(item) for item in items])
 
 
+def plain_lengths(items: list[Any]) -> array[int] | None:
+    """The lengths of the items when all of them are bytes; else None."""
+    if compiled is not None:
+        found: array[int] | None = compiled.plain_lengths(items)
+        return found
+    return python_plain_lengths(items)
+
+
+def python_plain_lengths(items: list[Any]) -> array[int] | None:
+    """As :func:`plain_lengths`."""
+    return python_lengths(items) if set(map(type, items)) <= {bytes} else None
+
+
 def _sum(lengths: array[int]) -> int:
+    if len(lengths) > SMALL:
+        return total_bytes(np.frombuffer(lengths, _U32))
     total = sum(lengths)
     return total - NULL * lengths.count(NULL) if total >= NULL else total
 
@@ -227,23 +260,15 @@ class ColumnView:
 
     def records(self, topic: str, partition: int) -> list[Record]:
         """The batch as record objects."""
-        base = self.base_offset
-        offsets: Iterable[int] = (
-            range(base, base + self.count) if self.deltas is None else self.offsets().tolist()
-        )
-        times = repeat(self.timestamp) if self.timestamps is None else self.timestamps.tolist()
-        return list(
-            map(
-                Record,
-                repeat(topic),
-                repeat(partition),
-                offsets,
-                times,
-                self.keys(),
-                self.values(),
-                self.headers(),
-            )
-        )
+        is_plain = self.deltas is None and self.timestamps is None and self.header_counts is None
+        if compiled is None or not is_plain:
+            return python_records(self, topic, partition)
+        keys = None if self.key_lengths is None else self.keys()
+        found: list[Record] = compiled.records(
+            Record, topic, partition, self.base_offset, self.timestamp, keys, self.values(),
+            NO_HEADERS,
+        )  # fmt: skip
+        return found
 
     def columns(self) -> Columns:
         """The batch as lists again, to be written somewhere else."""
@@ -254,6 +279,17 @@ class ColumnView:
             None if self.header_counts is None else list(self.headers()),
             None if self.deltas is None else self.deltas.tolist(),
         )
+
+
+def python_records(view: ColumnView, topic: str, partition: int) -> list[Record]:
+    """As :meth:`ColumnView.records`, for any columns."""
+    base = view.base_offset
+    offsets: Iterable[int] = (
+        range(base, base + view.count) if view.deltas is None else view.offsets().tolist()
+    )
+    times = repeat(view.timestamp) if view.timestamps is None else view.timestamps.tolist()
+    rows = (repeat(topic), repeat(partition), offsets, times, view.keys(), view.values())
+    return list(map(Record, *rows, view.headers()))
 
 
 def _take_headers(pairs: Any, count: int) -> Mapping[str, bytes]:

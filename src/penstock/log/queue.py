@@ -17,13 +17,13 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.log.arrow import read_arrow, read_table
-from penstock.log.checks import check_columns, record_size
-from penstock.log.columns import Columns
+from penstock.log.checks import checked_columns, record_size
 from penstock.log.deadlines import Deadlines, check_seconds, within
 from penstock.log.engine import Engine
 from penstock.log.epoch_change import check_partitions
 from penstock.log.epoch_replay import replayed
 from penstock.log.event_log import LogEvents
+from penstock.log.inlet import QueueInlet
 from penstock.log.journal import LogJournal
 from penstock.log.maintenance import MaintenanceReport
 from penstock.log.open_topic import OpenTopic, Surroundings
@@ -31,7 +31,7 @@ from penstock.log.places import Position, resolve
 from penstock.log.publishing import add_later, publish_columns
 from penstock.log.queue_producers import QueueProducers
 from penstock.log.reader import PartitionReader
-from penstock.log.receipts import Acknowledgement, BatchAcknowledgement, PublishedRow, Receipt
+from penstock.log.receipts import Acknowledgement, BatchAcknowledgement, PublishedRow
 from penstock.log.records import Record
 from penstock.log.recovery import RecoveryReport
 from penstock.log.retention import RetentionInfo
@@ -53,7 +53,7 @@ MAINTENANCE_INTERVAL_SECONDS = 30.0
 _live: weakref.WeakSet[WalMessageQueue] = weakref.WeakSet()
 
 
-class WalMessageQueue(QueueProducers):
+class WalMessageQueue(QueueProducers, QueueInlet):
     """A durable, partitioned message queue on the local disk, or on any store with a log.
 
     ``async with WalMessageQueue("./data") as queue`` opens it. Topics are made on first use with
@@ -97,7 +97,7 @@ class WalMessageQueue(QueueProducers):
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
         self._journals: weakref.WeakSet[LogJournal] = weakref.WeakSet()
         self._running: Engine | None = None
-        self._opened: Mapping[str, OpenTopic] = {}
+        self._opened: dict[str, OpenTopic] = {}
         self._refusal: PenstockError | None = None
         self._closing: asyncio.Future[None] | None = None
         _live.add(self)
@@ -254,22 +254,6 @@ class WalMessageQueue(QueueProducers):
         check_seconds(timeout)
         return await within(timeout, self._engine.topics.open(topic), f"open {topic!r}")
 
-    def publish_nowait(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
-        headers: Mapping[str, bytes] | None = None,
-        timestamp: int | None = None,
-    ) -> Receipt:
-        """Hand a record over without waiting; from any thread.
-
-        The receipt is shared by all records that are committed together. Raises BufferFull at the
-        bound. The topic must be open in this process: ``await queue.create_topic(name)`` first.
-        """
-        opened = self._opened.get(topic) or self._engine.topics.opened(topic)
-        return opened.writer.add_nowait(value, key, headers, timestamp)
-
     async def publish_many(
         self,
         topic: str,
@@ -287,12 +271,8 @@ class WalMessageQueue(QueueProducers):
         leading part may be published.
         """
         check_seconds(timeout)
+        columns = checked_columns(values, keys, timestamps, headers)
         opened = self._opened.get(topic) or await self._open_within(topic, timeout)
-        columns = Columns(values, keys, timestamps, headers)
-        check_columns(columns)
-        if headers is not None:
-            # Copies of what their owner may change.
-            columns.headers = [dict(one) if one else None for one in headers]
         publishing = publish_columns(self._engine.waiters, opened, columns, durable=durable)
         return await within(timeout, publishing, f"publish to {topic!r}")
 
@@ -434,6 +414,10 @@ class WalMessageQueue(QueueProducers):
         return await asyncio.to_thread(self._engine.maintenance.run)
 
     # Inside
+
+    def _open_here(self, topic: str) -> OpenTopic:
+        """The topic; raises what to do when it is not open."""
+        return self._engine.topics.opened(topic)
 
     @property
     def _engine(self) -> Engine:

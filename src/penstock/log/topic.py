@@ -56,7 +56,7 @@ class FsyncPolicy(enum.Enum):
     ``publish`` returns when the record is written; its acknowledgement says ``durable=False``
     unless that very write was synced. Process crash: nothing acknowledged is lost. Power cut: up
     to N - 1 records of each partition and each process that writes to it, or those of the last
-    second, whichever is less.
+    second and of the time that the sync itself takes, whichever is less.
     """
 
     TIMED = "timed"
@@ -317,7 +317,13 @@ class TopicFile:
         return self._store.lock(f"topics/{self._topic}/lock", LOCK_TIMEOUT_SECONDS)
 
     def _check_case(self) -> None:
-        check_case("topic", self._topic, list_topics(self._store))
+        """The names alone are looked at: a log may have thousands of topics, with many files each."""
+        folded = self._topic.casefold()
+        alike = [one for one in self._store.folders("topics") if one.casefold() == folded]
+        there = (
+            one for one in alike if one != self._topic and TopicFile(self._store, one).exists()
+        )
+        check_case("topic", self._topic, there)
 
     def _write_new(self, state: TopicState) -> None:
         """Write the first description. What is there after a failure may not be durable: it goes."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from penstock.errors import Closed, UsageError
 from penstock.log.batch import Batch, Item, Router, gather
-from penstock.log.checks import check_columns, largest_record, record_size
-from penstock.log.columns import RECORD_OVERHEAD_BYTES, Columns
+from penstock.log.checks import checked_columns, largest_record, record_size
+from penstock.log.columns import RECORD_OVERHEAD_BYTES
 from penstock.log.open_topic import OpenTopic
 from penstock.log.receipts import Receipt
 from penstock.log.refusals import record_too_large
@@ -106,14 +106,13 @@ class Transaction:
         headers: Sequence[Mapping[str, bytes] | None] | None = None,
         timestamps: Sequence[int] | None = None,
     ) -> None:
-        """Add many records of a topic, in order. The caller does not change the lists any more."""
-        columns = Columns(values, keys, timestamps, headers)
-        check_columns(columns)
+        """Add many records of a topic, in order."""
+        columns = checked_columns(values, keys, timestamps, headers)
         opened = await self._open(topic)
         size = columns.byte_size()
         if size > opened.state.config.record_bytes_max:
             _check_size(opened, largest_record(columns))
-        if values:
+        if len(columns):
             batch = Batch(columns, Receipt(topic, None), size=size)
             self._items.setdefault(topic, []).append(batch)
         await self._grow(size)
@@ -290,7 +289,7 @@ def _offsets(owner: OffsetOwner, done: Done) -> Mapping[int, int]:
     return {done.partition: done.next_offset}
 
 
-def _drafted(topic: OpenTopic, router: Router, items: Sequence[Item], now_ms: int) -> list[Drafted]:
+def _drafted(topic: OpenTopic, router: Router, items: list[Item], now_ms: int) -> list[Drafted]:
     config = topic.state.config
     batches = gather(
         items, Receipt(topic.name, None), now_ms, config.batch_records_max, config.batch_bytes_max

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice
 
 from penstock.errors import (
     Closed,
@@ -20,6 +18,7 @@ from penstock.log.checks import largest_record, record_size
 from penstock.log.columns import RECORD_OVERHEAD_BYTES, Columns
 from penstock.log.epoch_routing import ROUTES_MAX, Routing
 from penstock.log.frame import Draft, draft
+from penstock.log.inlet import TopicInlet
 from penstock.log.partition import OtherEpoch, PartitionLog
 from penstock.log.receipts import (
     Acknowledgement,
@@ -36,19 +35,13 @@ from penstock.system import Job, System, Worker
 OnCommit = Callable[[Sequence[Receipt | PublishedRow]], None]
 
 
-class TopicWriter:
+class TopicWriter(TopicInlet):
     """Takes records for a topic from any thread and commits them in batches on a worker.
 
     Publishers append to a queue. The worker takes all that has gathered, routes it, appends it
     to the partitions and syncs as the policy says; meanwhile the next records gather. With no
-    linger a lone record is committed at once.
-
-    The hot path has no lock, which would cost more than all the rest of it. It rests on three
-    steps in this order: a publisher appends its record, then looks up the receipt, then asks for
-    a commit if none is scheduled; a commit clears ``_scheduled``, then changes the receipt, then
-    takes the records. So the receipt that a publisher sees never completes before its record.
-    It may be the receipt of a later commit than the record's: so a receipt also has the errors of
-    the commits that may have held a record of it, from ``Receipt.since`` on.
+    linger a lone record is committed at once. Single records come in by the inlet, which says why
+    that needs no lock.
     """
 
     def __init__(
@@ -79,14 +72,12 @@ class TopicWriter:
         self._loop = loop
         self._catch_up = catch_up
         self._routing = Routing(epoch, partitions or len(logs), system)
-        self._items: deque[Item] = deque()
+        self._items: list[Item] = []
         self._receipt = Receipt(topic, loop)
         self._numbers = 1
         self._committing = 0
         self._failures: dict[int, tuple[int, BaseException]] = {}
         """Partition → the last commit that failed, and why; -1 stands for all of them."""
-        # Bytes since the last commit took over. Two threads may lose an update of each other;
-        # every commit starts it anew, so that cannot add up.
         self._gathered_bytes = 0
         self._committing_bytes = 0
         self._room = config.buffer_bytes_max
@@ -105,37 +96,6 @@ class TopicWriter:
         self.accepted = self.committed = self.failed = self.commits = 0
 
     # Any thread
-
-    def add_nowait(
-        self,
-        value: bytes | None,
-        key: bytes | None = None,
-        headers: Mapping[str, bytes] | None = None,
-        timestamp: int | None = None,
-    ) -> Receipt:
-        """Add one record; the receipt of the commit that will hold it, or of the one after.
-
-        Never waits. Raises BufferFull at the bound; the record was not taken then.
-        """
-        if value.__class__ is bytes and key is None and headers is None and timestamp is None:
-            item: Item = value
-            size = len(value)
-        else:
-            size = record_size(value, key, headers, timestamp)
-            # A copy of what its owner may change.
-            item = (value, key, dict(headers) if headers else None, timestamp)
-        # The body of _take, written out: a call would be a fifth of the whole path.
-        if self._gathered_bytes + size > self._room or size > self._record_bytes_max:
-            self._refuse(size)
-        before = self._receipt
-        self._items.append(item)
-        self._gathered_bytes += size + RECORD_OVERHEAD_BYTES
-        receipt = self._receipt
-        if receipt is not before:
-            self._join(before, receipt)
-        if not self._scheduled or self._lingering:
-            self._schedule()
-        return receipt
 
     def add_waiting(self, row: PublishedRow, size: int) -> None:
         """Add one record that somebody waits for. Raises as ``add_nowait`` does."""
@@ -213,8 +173,7 @@ class TopicWriter:
             self._scheduled = False
             receipt = self._next_receipt()
             self._committing = receipt.number
-            items = [self._items.popleft() for _ in range(len(self._items))]
-            batches = self._gather(items, receipt)
+            batches = self._gather(self._take_all(), receipt)
         if batches:
             self._fail_rest(batches, self.refusal or Closed("the queue is closed"))
         self._finish(receipt, batches)
@@ -224,6 +183,18 @@ class TopicWriter:
         self.config = config
         self._record_bytes_max = config.record_bytes_max
         self._set_room()
+
+    def _pack(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Mapping[str, bytes] | None,
+        timestamp: int | None,
+    ) -> tuple[Item, int]:
+        """Check a record that is not a value alone; the item that stands for it, and its size."""
+        size = record_size(value, key, headers, timestamp)
+        # A copy of what its owner may change.
+        return (value, key, dict(headers) if headers else None, timestamp), size
 
     def _take(self, item: Item, size: int) -> None:
         """Append to the queue if there is room."""
@@ -283,8 +254,7 @@ class TopicWriter:
         receipt = self._next_receipt()
         self._committing = receipt.number
         self._gathered_bytes = 0
-        items: list[Item] = list(islice(iter(self._items.popleft, None), len(self._items)))
-        batches = self._gather(items, receipt)
+        batches = self._gather(self._take_all(), receipt)
         self._committing_bytes = sum(batch.size for batch in batches)
         self._set_room()
         if batches:
@@ -329,7 +299,13 @@ class TopicWriter:
             if number >= receipt.since:
                 receipt.errors.setdefault(partition, error)
 
-    def _gather(self, items: Sequence[Item], receipt: Receipt) -> list[Batch]:
+    def _take_all(self) -> list[Item]:
+        """All that is there. What comes meanwhile is added behind it, and stays."""
+        taken = self._items[:]
+        del self._items[: len(taken)]
+        return taken
+
+    def _gather(self, items: list[Item], receipt: Receipt) -> list[Batch]:
         config = self.config
         now = self._system.clock.time_ms()
         limits = (config.batch_records_max, config.batch_bytes_max)

@@ -112,7 +112,7 @@ STREAM_METRICS: tuple[Metric, ...] = (
         "run_parked",
         GAUGE,
         ("streams", "group", "topic"),
-        "Records that failed for good and hold up their partition.",
+        "Records that failed for good and are parked: commits do not pass them.",
         _run("parked"),
     ),
     Metric(

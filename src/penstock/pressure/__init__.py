@@ -9,11 +9,7 @@ from penstock.pressure.contracts import (
 from penstock.pressure.decisions import PublishDecision, PublishRules, PublishVerdict
 from penstock.pressure.drops import Dropped
 from penstock.pressure.ledger import TopicPressure
-from penstock.pressure.message_bus import (
-    BackpressureStatistics,
-    MessageBusBackpressure,
-    lane_readings,
-)
+from penstock.pressure.message_bus import BackpressureStatistics, MessageBusBackpressure
 from penstock.pressure.monitor import PressureMonitor
 from penstock.pressure.readings import Bottleneck, PressureStatistics, Reading, StageStatistics
 from penstock.pressure.states import (
@@ -52,5 +48,4 @@ __all__ = [
     "StreamingStatistics",
     "Throttle",
     "TopicPressure",
-    "lane_readings",
 ]

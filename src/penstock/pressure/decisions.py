@@ -28,6 +28,13 @@ HEADER = "X-Backpressure"
 SHED_LOAD = "SHED_LOAD"
 """The code of the error for a message that is refused."""
 
+ON_A_BUS = (
+    BackpressureStrategy.ADAPTIVE,
+    BackpressureStrategy.BLOCK_PRODUCER,
+    BackpressureStrategy.SHED_LOAD,
+)
+"""The strategies that :func:`decide` knows; the others are for streams."""
+
 BASE_DELAY_SECONDS = 0.050
 DELAY_MIN_SECONDS = 0.010
 DELAY_MAX_SECONDS = 1.0

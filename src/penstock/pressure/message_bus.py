@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 from penstock.bus.intake import Intake
 from penstock.bus.timers import Timers
 from penstock.errors import NotSupported
 from penstock.messages import marks_of
 from penstock.pressure.contracts import BackpressureContext, OnBackpressureChanged
-from penstock.pressure.decisions import PublishDecision, PublishRules, decide
+from penstock.pressure.decisions import ON_A_BUS, PublishDecision, PublishRules, decide
 from penstock.pressure.ledger import PressureLedger, TopicPressure
 from penstock.pressure.monitor import PressureMonitor
 from penstock.pressure.readings import PressureStatistics, Reading
@@ -23,15 +22,6 @@ from penstock.pressure.states import (
     BackpressureThresholds,
 )
 from penstock.pressure.strategies import BackpressureStrategy
-
-if TYPE_CHECKING:
-    from penstock.bus import MessageBus
-
-ON_A_BUS = (
-    BackpressureStrategy.ADAPTIVE,
-    BackpressureStrategy.BLOCK_PRODUCER,
-    BackpressureStrategy.SHED_LOAD,
-)
 
 OnBatching = Callable[[bool], None]
 """Is told whether handlers may take batches."""
@@ -273,11 +263,6 @@ class MessageBusBackpressure:
     def close(self) -> None:
         """Look no more by itself."""
         self.monitor.close()
-
-
-def lane_readings(bus: MessageBus) -> Callable[[], list[Reading]]:
-    """What tells a monitor the depths of all lanes of a bus, those to come included."""
-    return lambda: read_lanes(bus._intake)
 
 
 def read_lanes(intake: Intake) -> list[Reading]:

@@ -60,7 +60,11 @@ class Retry:
     """Seconds that a wait has at most."""
     jitter: bool = True
     deadline: float | None = 60.0
-    """Seconds from the first call after which no attempt begins; None leaves it to ``attempts``."""
+    """Seconds after which no attempt begins; None leaves it to ``attempts``.
+
+    A bus counts them from the first failure, so that a call that succeeds needs no look at the
+    clock; a stream, whose calls are timed anyway, from the beginning of the first call.
+    """
     retry_on: ErrorTypes = (Exception,)
     give_up_on: ErrorTypes = ()
     """Errors that are final, also when ``retry_on`` has a base class of theirs."""
@@ -86,7 +90,8 @@ class Retry:
     ) -> float | None:
         """Seconds to wait before the next attempt, or None to give up.
 
-        ``attempt`` is the number of calls so far, ``elapsed`` the seconds since the first began.
+        ``attempt`` is the number of calls so far, ``elapsed`` the seconds of ``deadline``
+        that are over.
         """
         if attempt >= self.attempts or not self.retries(error):
             return None

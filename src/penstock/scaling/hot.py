@@ -116,7 +116,7 @@ class RingQueue(BoundedEventQueue):
             return super().take()
         item, position = self._batch[self._at], self.position
         self._at += 1
-        if type(item) is Envelope:
+        if isinstance(item, Envelope):
             self.enclosed -= 1
             return item
         return self._enter(item, self.numbers.of(position))
@@ -349,7 +349,7 @@ class HotLane(Lane):
     async def _handle_mixed(self, work: Work, handler: Handler) -> None:
         """As :meth:`_handle_bare`, with messages in between that have an envelope."""
         for message in work.left:
-            if type(message) is Envelope:
+            if isinstance(message, Envelope):
                 work.others += 1
                 await self._handle_enclosed(message)
             else:
@@ -367,13 +367,13 @@ class HotLane(Lane):
         """How many of a batch are in the books already; they leave the ring with it."""
         if not self.queue.enclosed:
             return 0
-        enclosed = sum(type(message) is Envelope for message in batch)
+        enclosed = sum(isinstance(message, Envelope) for message in batch)
         self.queue.enclosed -= enclosed
         return enclosed
 
     def _put_back_batch(self, rest: list[Any]) -> None:
         if rest:
-            self.queue.enclosed += sum(type(message) is Envelope for message in rest)
+            self.queue.enclosed += sum(isinstance(message, Envelope) for message in rest)
             self.queue.put_back(rest)
 
     async def _handle_enclosed(self, envelope: Envelope) -> None:

@@ -38,9 +38,7 @@ if TYPE_CHECKING:
         validate,
         window,
     )
-    from penstock.spark.table_sink import TableDataSource
     from penstock.spark.tables import WarehouseTable
-    from penstock.spark.typed import schema_of
 
 # Loaded when it is used: importing Spark takes a second, and it is an extra.
 _HOMES = {
@@ -53,7 +51,6 @@ _HOMES = {
     "PipelineReport": "report",
     "PipelineService": "service",
     "RunningPipeline": "running",
-    "TableDataSource": "table_sink",
     "WarehouseTable": "tables",
     "bad": "steps",
     "decode": "steps",
@@ -66,7 +63,6 @@ _HOMES = {
     "load_pipeline": "loading",
     "read_topics": "kafka_topics",
     "report_of": "report",
-    "schema_of": "typed",
     "sessions": "steps",
     "stateful": "steps",
     "validate": "steps",
@@ -84,7 +80,6 @@ __all__ = [
     "PipelineReport",
     "PipelineService",
     "RunningPipeline",
-    "TableDataSource",
     "WarehouseTable",
     "bad",
     "decode",
@@ -97,7 +92,6 @@ __all__ = [
     "load_pipeline",
     "read_topics",
     "report_of",
-    "schema_of",
     "sessions",
     "spark_session",
     "stateful",

@@ -83,6 +83,14 @@ class PersistentBackingStore(ABC):
     def list(self, prefix: str = "") -> list[str]:
         """All keys that start with the prefix, sorted."""
 
+    def folders(self, folder: str) -> Sequence[str]:
+        """The names of the folders in a folder, sorted: the first parts of the keys below it that have more.
+
+        A store that need not go through all keys for it overrides this.
+        """
+        rest = [key.removeprefix(f"{folder}/") for key in self.list(f"{folder}/")]
+        return sorted({part for part, more, _ in (key.partition("/") for key in rest) if more})
+
     @abstractmethod
     def exists(self, key: str) -> bool:
         """Whether the key has a value."""

@@ -167,6 +167,14 @@ class DirectoryStore(PersistentBackingStore):
         except OSError as cause:
             self._fail("list", prefix, cause)
 
+    def folders(self, folder: str) -> Sequence[str]:
+        self._check_open()
+        self._folders.check(check_key(folder))
+        try:
+            return sorted(self._folders.names_in(folder))
+        except OSError as cause:
+            self._fail("list", folder, cause)
+
     def remove_temporaries(self, prefix: str) -> int:
         self._check_open()
         folder, _, start = prefix.rpartition("/")

@@ -74,6 +74,14 @@ class Folders:
             self._durable.add(folder)
             folder = parent
 
+    def names_in(self, folder: str) -> list[str]:
+        """The folders in a folder, also those with nothing in them."""
+        try:
+            names = self._files.list_directory(f"{self._root}/{folder}")
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [name for name, is_directory in names if is_directory and is_key_part(name)]
+
     def keys_below(self, folder: str) -> Iterator[str]:
         """All keys in the folder and below it, in no order. What cannot be a key is somebody else's."""
         try:

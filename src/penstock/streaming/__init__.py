@@ -9,7 +9,6 @@ from penstock.log.sequences import SequenceAcknowledgement
 from penstock.log.transaction import Transaction
 from penstock.log.transaction_staging import StagedRecords
 from penstock.log.transactions import Transactions
-from penstock.scaling.rate import RateMeasure
 from penstock.streaming.autoscaling import Autoscaler
 from penstock.streaming.checkpoint import StreamCheckpoint
 from penstock.streaming.checkpoints import CheckpointStore
@@ -64,7 +63,6 @@ __all__ = [
     "ParkedRecord",
     "Position",
     "Producer",
-    "RateMeasure",
     "Rebalance",
     "RunOptions",
     "RunStatistics",

@@ -55,6 +55,13 @@ class ValueConformance(StoreFixtures):
     state_examples = 20
     state_steps = 30
 
+    def test_folders_are_the_next_part_of_longer_keys(self, store: PersistentBackingStore) -> None:
+        for key in ("topics/b/0/log", "topics/a/log", "topics/file", "other/c/log"):
+            store.write(key, b"x")
+        assert store.folders("topics") == ["a", "b"]
+        assert store.folders("topics/b") == ["0"]
+        assert store.folders("nothing") == []
+
     def test_a_value_is_read_back(self, store: PersistentBackingStore) -> None:
         store.write("a/b", b"value")
         assert store.read("a/b") == b"value"

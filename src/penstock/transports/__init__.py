@@ -10,7 +10,12 @@ from penstock.transports.base import Consumer, Transport
 from penstock.transports.capabilities import Capabilities
 from penstock.transports.options import check_options
 from penstock.transports.records import Produced, StartPosition, StreamBatch, StreamRecord
-from penstock.transports.registry import TransportRegistry, open_transport, shared_registry
+from penstock.transports.registry import (
+    BROKERS,
+    TransportRegistry,
+    open_transport,
+    shared_registry,
+)
 from penstock.transports.statistics import ConnectionStatistics
 
 if TYPE_CHECKING:
@@ -47,14 +52,9 @@ __all__ = [
 ]
 
 
-_SCHEMES = {
-    "EmbeddedTransport": "log",
-    "KafkaTransport": "kafka",
-    "NatsTransport": "nats",
-    "PulsarTransport": "pulsar",
-    "RabbitTransport": "rabbitmq",
-    "RedisTransport": "redis",
-}
+# Backwards, so that of several schemes the first one stands: the error of a missing package names it.
+_SCHEMES = {kind.partition(":")[2]: scheme for scheme, (kind, _) in reversed(BROKERS.items())}
+_SCHEMES["EmbeddedTransport"] = "log"
 
 
 def __getattr__(name: str) -> object:

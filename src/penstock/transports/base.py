@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, Self
 
-from penstock.errors import NotSupported
+from penstock.errors import NotSupported, UsageError
 from penstock.log.lag import PartitionLag
 from penstock.stores.base import PersistentBackingStore
 from penstock.transports.assignment import Handled, MemberAssignment, OnRevoke
@@ -106,6 +106,12 @@ class Consumer(ABC):
     @abstractmethod
     def positions(self) -> dict[int, int]:
         """Partition → offset of the next record that will be delivered, of those it has."""
+
+
+def check_opened(is_open: bool) -> None:
+    """Raise UsageError for a consumer that is not open yet."""
+    if not is_open:
+        raise UsageError("open the consumer first: async with transport.subscribe(...) as consumer")
 
 
 class Transport(ABC):

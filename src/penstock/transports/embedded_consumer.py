@@ -18,7 +18,7 @@ from penstock.errors import (
 from penstock.log.group_session import GroupSession
 from penstock.log.group_state import Partitions, TopicPartition
 from penstock.transports.assignment import MemberAssignment, OnRevoke
-from penstock.transports.base import BATCH_RECORDS_MAX, Consumer
+from penstock.transports.base import BATCH_RECORDS_MAX, Consumer, check_opened
 from penstock.transports.records import StartPosition, StreamBatch
 
 MakeSession = Callable[..., GroupSession]
@@ -186,7 +186,7 @@ class EmbeddedConsumer(Consumer):
 
     async def seek(self, to: StartPosition, *, partition: int | None = None) -> None:
         """Go on from another place, durably; without a partition, in all that it has."""
-        self._check_usable()
+        check_opened(self._is_open)
         chosen = sorted(self._reading) if partition is None else [partition]
         self._check_own(chosen)
         offsets = await self._subscription.resolve(chosen, to)
@@ -209,14 +209,14 @@ class EmbeddedConsumer(Consumer):
 
     def assignment(self) -> MemberAssignment:
         """Which partitions this member reads now, and since which generation."""
-        self._check_usable()
+        check_opened(self._is_open)
         member = self._session.member
         has = self._reading if member.is_live else frozenset[int]()
         return MemberAssignment(member.generation, has)
 
     def positions(self) -> dict[int, int]:
         """Partition → offset of the next record that will be delivered, of those it has."""
-        self._check_usable()
+        check_opened(self._is_open)
         delivered = self._subscription.delivered()
         return {number: delivered[number] for number in sorted(self._reading)}
 
@@ -238,7 +238,7 @@ class EmbeddedConsumer(Consumer):
         certain that the partitions are this member's, and were since :meth:`held` said so; when it raises,
         nothing is committed.
         """
-        self._check_usable()
+        check_opened(self._is_open)
         wanted = self._wanted(done)
         for number, holding in held.items():
             if self._owned.get(number) is not holding:
@@ -375,14 +375,8 @@ class EmbeddedConsumer(Consumer):
     def _keyed(self, offsets: Mapping[int, int]) -> dict[TopicPartition, int]:
         return {TopicPartition(self.topic, number): at for number, at in offsets.items()}
 
-    def _check_usable(self) -> None:
-        if not self._is_open:
-            raise UsageError(
-                "open the consumer first: async with transport.subscribe(...) as consumer"
-            )
-
     def _check_numbers(self, partitions: Iterable[int]) -> None:
-        self._check_usable()
+        check_opened(self._is_open)
         count = self._subscription.partitions
         for number in partitions:
             if not 0 <= number < count:

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaException
 from penstock.errors import Closed, DeadlineExceeded, Fenced, PenstockError, UsageError
 from penstock.system import System
 from penstock.transports.assignment import MemberAssignment, OnRevoke
-from penstock.transports.base import BATCH_RECORDS_MAX, Consumer
+from penstock.transports.base import BATCH_RECORDS_MAX, Consumer, check_opened
 from penstock.transports.client_thread import CallThread, heard, settle_by, tell_loop
 from penstock.transports.kafka_admin import KafkaAdmin
 from penstock.transports.kafka_holdings import Holdings, Owned
@@ -241,7 +241,7 @@ class KafkaConsumer(Consumer):
 
     async def seek(self, to: StartPosition, *, partition: int | None = None) -> None:
         """Go on from another place, durably; without a partition, in all that it has."""
-        self._check_usable()
+        check_opened(self._is_open)
         chosen = sorted(self._owned.reading()) if partition is None else [partition]
         self._check_own(chosen)
         async with self._own_turn():
@@ -252,7 +252,7 @@ class KafkaConsumer(Consumer):
 
     async def rewind(self, batch: StreamBatch) -> None:
         """Deliver a batch again, unless its partition is another member's, or was since."""
-        self._check_usable()
+        check_opened(self._is_open)
         with suppress(Fenced):
             self.wanted(batch)
             async with self._own_turn():
@@ -298,19 +298,19 @@ class KafkaConsumer(Consumer):
 
     def assignment(self) -> MemberAssignment:
         """Which partitions this member reads; the generation counts the changes that it saw."""
-        self._check_usable()
+        check_opened(self._is_open)
         return MemberAssignment(self._owned.generation, self._owned.reading())
 
     def positions(self) -> dict[int, int]:
         """Partition → offset of the next record that will be delivered, of those it has."""
-        self._check_usable()
+        check_opened(self._is_open)
         return {number: self._owned[number].next for number in sorted(self._owned.reading())}
 
     # Committing
 
     async def commit(self, done: StreamBatch | Mapping[int, int] | None = None) -> None:
         """Mark as consumed, at the broker when this returns. Fenced for what it no longer has."""
-        self._check_usable()
+        check_opened(self._is_open)
         if self._closed:
             raise self._is_closed()
         wanted = self.wanted(done)
@@ -480,18 +480,12 @@ class KafkaConsumer(Consumer):
         except KafkaException as error:
             raise self._settings.error(error, what, topic=self.topic) from error
 
-    def _check_usable(self) -> None:
-        if not self._is_open:
-            raise UsageError(
-                "open the consumer first: async with transport.subscribe(...) as consumer"
-            )
-
     def _check_numbers(self, partitions: Iterable[int]) -> None:
-        self._check_usable()
+        check_opened(self._is_open)
         self._owned.check_numbers(partitions)
 
     def _check_own(self, partitions: Iterable[int]) -> None:
-        self._check_usable()
+        check_opened(self._is_open)
         self._owned.check_own(partitions)
 
     def _is_closed(self) -> Closed:

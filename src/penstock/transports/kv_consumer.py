@@ -11,7 +11,7 @@ from penstock.log.group_coordinator import checked_strategy
 from penstock.log.group_session import GroupSession
 from penstock.log.names import check_name
 from penstock.transports.assignment import OnRevoke
-from penstock.transports.base import RELEASE_SECONDS
+from penstock.transports.base import RELEASE_SECONDS, check_opened
 from penstock.transports.embedded_consumer import NOTHING_HELD, EmbeddedConsumer
 from penstock.transports.kv_groups import KvCoordinator
 from penstock.transports.reading import BufferedReading
@@ -73,7 +73,7 @@ class KvConsumer(EmbeddedConsumer):
         held: Mapping[int, object] = NOTHING_HELD,
     ) -> None:
         """Commit; ``write`` is not supported on a broker."""
-        self._check_usable()
+        check_opened(self._is_open)
         if isinstance(done, StreamBatch):
             await self._source.see_ends({done.partition: done.next_offset})
         elif done is not None:

@@ -27,7 +27,7 @@ from penstock.errors import (
 )
 from penstock.log.records import NO_HEADERS
 from penstock.transports.assignment import MemberAssignment
-from penstock.transports.base import BATCH_RECORDS_MAX, Consumer
+from penstock.transports.base import BATCH_RECORDS_MAX, Consumer, check_opened
 from penstock.transports.rabbitmq_amqp import LOST, AmqpConnection
 from penstock.transports.rabbitmq_connection import CALL_SECONDS, PAUSE_SECONDS
 from penstock.transports.rabbitmq_records import as_bytes
@@ -320,12 +320,12 @@ class QueueConsumer(Consumer):
 
     def assignment(self) -> MemberAssignment:
         """All partitions; the generation counts the connections."""
-        self._check_usable()
+        check_opened(self._is_open)
         return MemberAssignment(self._generation, frozenset(range(len(self._queues))))
 
     def positions(self) -> dict[int, int]:
         """Partition → how many records were delivered to this member."""
-        self._check_usable()
+        check_opened(self._is_open)
         return {number: queue.delivered for number, queue in enumerate(self._queues)}
 
     # Committing
@@ -335,7 +335,7 @@ class QueueConsumer(Consumer):
 
         Fenced for what came on a connection that is lost: it comes again.
         """
-        self._check_usable()
+        check_opened(self._is_open)
         for number, offset in self._wanted(done).items():
             queue = self._queues[number]
             passed = [at for at in queue.open if at < offset]
@@ -407,7 +407,7 @@ class QueueConsumer(Consumer):
             raise self._fenced(queue)
 
     def _delivered(self, records: Iterable[StreamRecord]) -> list[tuple[_Queue, int]]:
-        self._check_usable()
+        check_opened(self._is_open)
         found = []
         for record in records:
             self._check_numbers([record.partition])
@@ -434,14 +434,8 @@ class QueueConsumer(Consumer):
             raise Closed(f"the consumer of {self.topic!r} is closed")
         self._connection.check_open()
 
-    def _check_usable(self) -> None:
-        if not self._is_open:
-            raise UsageError(
-                "open the consumer first: async with transport.subscribe(...) as consumer"
-            )
-
     def _check_numbers(self, partitions: Iterable[int]) -> None:
-        self._check_usable()
+        check_opened(self._is_open)
         for number in partitions:
             if not 0 <= number < len(self._queues):
                 raise UnknownPartition(
