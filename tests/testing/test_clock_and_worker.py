@@ -1,5 +1,6 @@
 """The virtual clock, the worker without a thread, and the machine made of them."""
 
+import asyncio
 from functools import partial
 from random import Random
 
@@ -22,6 +23,24 @@ def test_many_small_steps_do_not_drift():
     for _ in range(10_000):
         clock.advance(0.001)
     assert (clock.time_ms(), clock.monotonic()) == (10_000, 10.0)
+
+
+@pytest.mark.parametrize("patience", [0.0, 0.001])
+async def test_no_time_passes_while_somebody_waits_in_real_time(patience):
+    clock, rang = VirtualClock(), asyncio.Event()
+    seen: list[float] = []
+
+    async def wait_in_real_time() -> None:
+        with clock.held():
+            for _ in range(5):
+                await asyncio.sleep(0.002)
+                seen.append(clock.monotonic())
+        await rang.wait()
+
+    clock.call_after(30.0, rang.set)
+    await clock.run_until(wait_in_real_time(), patience=patience)
+    assert seen == [0.0] * 5
+    assert clock.monotonic() == 30.0
 
 
 def test_a_jump_moves_only_the_wall_clock():

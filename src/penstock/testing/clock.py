@@ -7,8 +7,8 @@ import heapq
 import itertools
 import os
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,6 +45,7 @@ class VirtualClock:
         self._timers: list[tuple[int, int, VirtualTimer]] = []
         self._tickets = itertools.count()
         self._listeners: list[Callable[[], None]] = []
+        self._holders = 0
 
     def time_ms(self) -> int:
         return (self._wall + self._passed) // 1_000_000
@@ -108,13 +109,22 @@ class VirtualClock:
     async def _ends_soon(self, task: asyncio.Future[Any], patience: float, rank: int) -> bool:
         """Let all run that is ready; whether that ends the task."""
         await until_idle(rank)
-        waits = patience > 0
+        waits = patience > 0 or self._holders > 0
         while waits and not task.done():
-            await asyncio.wait({task}, timeout=patience)
+            await asyncio.wait({task}, timeout=patience or LOOK_AGAIN_SECONDS)
             await until_idle(rank)
             # On a busy machine a thread may wait for a processor for longer than that.
-            waits = threads_work()
+            waits = self._holders > 0 or (patience > 0 and threads_work())
         return task.done()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Meanwhile :meth:`run_until` lets no time pass: somebody waits in real time."""
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
 
     def on_advance(self, callback: Callable[[], None]) -> None:
         """Run the callback every time the clock has moved."""
