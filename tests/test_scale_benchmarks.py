@@ -17,6 +17,7 @@ from benchmarks.results import decode, encode
 from benchmarks.runner import selected
 from benchmarks.scale import hot, partitions, shared, sustained, tracking
 from benchmarks.scale.books import (
+    BURST,
     CHECKED_EVERY,
     Records,
     Tick,
@@ -126,7 +127,7 @@ def check_figures(report):
     for kind in hot.HANDLERS:
         for bus in ("resilient", "plain"):
             notes = results[f"hot_sustained/{kind}-handler/{bus}"].notes
-            assert notes["events"] >= hot.BURST
+            assert notes["events"] >= BURST
             assert notes["slowest second /s"] > 0
             assert notes["seconds"] > 0
     assert results["tracking/watched/hot"].unit == "%"
@@ -177,7 +178,7 @@ def test_what_is_lost_or_comes_twice_is_not_measured(came):
 @pytest.mark.acceptance(14)
 async def test_a_bus_that_loses_one_event_of_a_burst_fails_the_case():
     async def lossy(bus, first):
-        for number in range(first, first + hot.BURST - 1):
+        for number in range(first, first + BURST - 1):
             bus.publish_nowait(Tick(number))
         await bus.settle()
 
@@ -189,7 +190,7 @@ async def test_a_bus_that_loses_one_event_of_a_burst_fails_the_case():
 async def test_a_burst_fits_the_ring_without_pressure(inner):
     async with ScalableMessageBus(inner()) as bus:
         bus.subscribe(Tick, lambda _: None)
-        for number in range(hot.BURST):
+        for number in range(BURST):
             bus.publish_nowait(Tick(number))
         assert bus.current_backpressure_state is BackpressureState.NORMAL
         await bus.settle()
@@ -199,10 +200,10 @@ async def test_a_burst_fits_the_ring_without_pressure(inner):
 def test_the_slowest_second_is_found_wherever_it_is():
     quick, slow = 0.25, 0.5
     steady = sustained.slowest_second([quick] * 12)
-    assert steady == pytest.approx(hot.BURST * 4)
+    assert steady == pytest.approx(BURST * 4)
     dented = [quick] * 5 + [slow] * 2 + [quick] * 5
-    assert sustained.slowest_second(dented) == pytest.approx(hot.BURST * 2)
-    assert sustained.slowest_second([quick]) == pytest.approx(hot.BURST * 4)
+    assert sustained.slowest_second(dented) == pytest.approx(BURST * 2)
+    assert sustained.slowest_second([quick]) == pytest.approx(BURST * 4)
 
 
 def test_the_checksum_of_records_sees_their_order_however_they_are_cut():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -11,6 +11,8 @@ from penstock import Event, hot_path, topic
 
 CHECKED_EVERY = 100
 """Of records that come in batches, every hundredth is in the checksum: to sum up is not measured."""
+BURST = 40_000
+"""At once in the ring of 65,536: far enough from the mark where pressure begins."""
 
 
 @hot_path
@@ -23,6 +25,10 @@ class Tick(Event):
 
 Totals = tuple[int, int]
 """How many, and the sum of their numbers."""
+Counting = Callable[[], tuple[Callable[[Tick], Any], Callable[[], Totals]]]
+"""Makes a handler, and what tells what has come to it."""
+Step = Callable[[int], Awaitable[Totals]]
+"""Sends a burst of the numbers from the given one on; returns all that has come so far."""
 
 
 def sent(first: int, count: int) -> Totals:

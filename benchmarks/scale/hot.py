@@ -12,15 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.model import Case, Sample, Scale, Workload
-from benchmarks.scale.books import Tick, Totals, check, counting, counting_async, sent
+from benchmarks.scale import hot_peers
+from benchmarks.scale.books import (
+    BURST,
+    Counting,
+    Step,
+    Tick,
+    Totals,
+    check,
+    counting,
+    counting_async,
+    sent,
+)
 from penstock import MessageBus, ResilientMessageBus, ScalableMessageBus
 
-BURST = 40_000
-"""At once in the ring of 65,536: far enough from the mark where pressure begins."""
-
-Counting = Callable[[], tuple[Callable[[Tick], Any], Callable[[], Totals]]]
-Step = Callable[[int], Awaitable[Totals]]
-"""Sends a burst of the numbers from the given one on; returns all that has come so far."""
 Contender = Callable[[Counting], AbstractAsyncContextManager[Step]]
 Use = Callable[[MessageBus, int], Awaitable[None]]
 
@@ -110,6 +115,7 @@ CONTENDERS: tuple[tuple[str, str, Contender], ...] = (
     ("resilient-awaited", "`await publish(…)`, each", scalable(ResilientMessageBus, awaited)),
     ("plain-awaited", "the same", scalable(MessageBus, awaited)),
     ("queue", "`asyncio.Queue`: `put_nowait` of 40,000, a task takes them", queue),
+    *hot_peers.CONTENDERS,
 )  # fmt: skip
 
 
@@ -148,6 +154,7 @@ WORKLOAD = Workload(
     "A hot topic, one by one",
     "`ScalableMessageBus` around the resilient and the plain bus, one publisher and one handler in "
     "one process. Every event is a new object with a number of its own. After each burst of 40,000 "
-    "the count and the sum of the numbers at the handler must be those that were published.",
+    "the count and the sum of the numbers at the handler must be those that were published. The others "
+    "get the same bursts; pyee and blinker have no queue and call a plain function in place.",
     cases,
 )

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from benchmarks.model import Case, Sample, Scale, Workload
 from benchmarks.scale import threads
-from benchmarks.scale.books import Totals, check, sent
+from benchmarks.scale.books import BURST, Totals, check, sent
 from penstock.scaling import Ring
 
-BURST = 40_000
 DRAIN = 1_024
 
 Step = Callable[[int], Totals]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchmarks.model import Case, Sample, Scale, Workload
 from benchmarks.scale import hot
-from benchmarks.scale.books import check, sent
-from benchmarks.scale.hot import BURST, Contender, Counting
+from benchmarks.scale.books import BURST, Counting, check, sent
+from benchmarks.scale.hot import Contender
 from penstock import MessageBus, ResilientMessageBus
 
 CONTENDERS: tuple[tuple[str, str, Contender], ...] = (

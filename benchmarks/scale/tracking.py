@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.model import Case, Sample, Scale, Workload
 from benchmarks.pressure_tracking import BLOCK, TrackingCost, tracking_cost
 from benchmarks.scale import hot
-from benchmarks.scale.books import counting
+from benchmarks.scale.books import BURST, counting
 from penstock import ResilientMessageBus
 
 ROUNDS = 9
@@ -22,7 +22,7 @@ EVENTS_PER_SECOND = 300_000
 def cases(scale: Scale) -> list[Case]:
     """A monitor beside the plain bus, and the pressure of the scalable bus on its hot path."""
     blocks = max(1, round(scale.seconds * EVENTS_PER_SECOND / BLOCK))
-    bursts = max(1, blocks * BLOCK // hot.BURST)
+    bursts = max(1, blocks * BLOCK // BURST)
     return [
         Case("tracking", 0, "watched", "monitor",
              "`PressureMonitor` and `publish_nowait` of the plain bus",
@@ -50,7 +50,7 @@ async def _hot_cost(bursts: int) -> TrackingCost:
     for _ in range(ROUNDS):
         plain = min(plain, await _seconds(bursts, backpressure=False))
         tracked = min(tracked, await _seconds(bursts, backpressure=True))
-    return TrackingCost(bursts * hot.BURST, plain, tracked)
+    return TrackingCost(bursts * BURST, plain, tracked)
 
 
 async def _seconds(bursts: int, *, backpressure: bool) -> float:
@@ -60,7 +60,7 @@ async def _seconds(bursts: int, *, backpressure: bool) -> float:
         gc.collect()
         start = time.process_time()
         for number in range(1, bursts + 1):
-            await step(number * hot.BURST)
+            await step(number * BURST)
         return time.process_time() - start
 
 
