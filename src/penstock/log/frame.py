@@ -273,20 +273,3 @@ def find_headers(data: bytes) -> Iterator[tuple[int, Header]]:
     for magic in re.finditer(MAGIC, memoryview(data)[_CHECKSUM.size :]):
         with suppress(DamageError):
             yield magic.start(), parse_header(data, magic.start())
-
-
-def plain_entries(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """Payloads and timestamps of a plain file of *4-byte length, payload, 8-byte timestamp*.
-
-    Penstock's own entries are such a file; so are those of tools that know only this frame. A
-    last entry that is cut off is left out.
-    """
-    position = 0
-    while len(data) - position >= 4:
-        (length,) = _CHECKSUM.unpack_from(data, position)
-        end = position + 4 + length + _TIME.size
-        if length > ENTRY_BYTES_MAX or end > len(data):
-            return
-        (timestamp,) = _TIME.unpack_from(data, end - _TIME.size)
-        yield data[position + 4 : end - _TIME.size], timestamp
-        position = end
