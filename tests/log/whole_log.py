@@ -19,22 +19,34 @@ from unittest.mock import patch
 
 from penstock import TopicConfig, WalMessageQueue
 from penstock.errors import PenstockError
+from penstock.log import index
+from penstock.log.codec import Codec
 from penstock.log.columns import Columns
 from penstock.log.group_coordinator import GroupCoordinator
 from penstock.log.group_file import GroupFile
+from penstock.log.places import Position
 from penstock.log.transactions import Transactions
 from penstock.log.verify import verify
+from penstock.spark.checkpoint import ready_checkpoint
 from penstock.spark.ledger import Ledger, Progress
+from penstock.stores.base import PersistentBackingStore
 from penstock.stores.memory import MemoryStore
 from penstock.streaming.checkpoints import CheckpointStore
+from penstock.testing.disk import SimulatedDisk
 from penstock.testing.worker import SimulatedSystem, simulated_system
 
 Files = dict[str, bytes]
 """Key → content; the keys of the tier begin with ``tier/``."""
 TIER = "tier/"
-TOPICS = ("changes", "notes", "orders")
+PACKED = {f"packed-{codec.name.lower()}": codec for codec in Codec if codec is not Codec.NONE}
+"""A topic for each way to compress; the others are not compressed."""
+TOPICS = ("changes", "notes", "orders", *PACKED)
+INDEX_SPACING_BYTES = 400
+"""A row of an index for so many bytes, not for 64 KiB: every bit of a log that has an index can be turned over."""
 GROUPS = ("billing", "shipping")
 PRODUCERS = ("audit", "invoicing")
+LAST_NOTES = 4
+CHECKPOINT = "/data/checkpoint"
 PROCESS = 4321
 
 
@@ -67,8 +79,8 @@ KINDS = (
     Kind("done mark", r"producers/[^/]+/done", ("producers", "records")),
     Kind("staged records", r"producers/[^/]+/staged/[^/]+", ("producers",), derived=True),
     Kind("checkpoint", r"checkpoints/[^/]+/[^/]+/partition-\d+", ("checkpoints",)),
-    Kind("progress of a query", r"ledgers/[^/]+/progress", ("ledgers",)),
-    Kind("plan of a query", r"ledgers/[^/]+/plan-[0-9a-f]{8}", ("ledgers",)),
+    Kind("progress of a query", r"ledgers/[^/]+/progress", ("ledgers", "queries")),
+    Kind("plan of a query", r"ledgers/[^/]+/plan-[0-9a-f]{8}", ("ledgers", "queries")),
     Kind(
         "lock",
         r"topics/[^/]+/lock|topics/[^/]+/\d+/maintenance|groups/[^/]+/[^/]+\.lock"
@@ -98,11 +110,16 @@ def make_files() -> Files:
     """A log with every kind of file, closed; the same bytes every time."""
     store, tier = MemoryStore(), MemoryStore()
     # Members write down whose they are; this may be a forked process.
-    with patch("os.getpid", return_value=PROCESS):
+    with patch("os.getpid", return_value=PROCESS), small_indexes():
         asyncio.run(_make(store, tier))
     return {key: store.read(key) for key in store.list()} | {
         TIER + key: tier.read(key) for key in tier.list()
     }
+
+
+def small_indexes() -> Any:
+    """While it lasts, small segments have an index."""
+    return patch.object(index, "INDEX_SPACING_BYTES", INDEX_SPACING_BYTES)
 
 
 async def _make(store: MemoryStore, tier: MemoryStore) -> None:
@@ -119,7 +136,7 @@ async def _make(store: MemoryStore, tier: MemoryStore) -> None:
         for number in range(6):
             # Not sent to the tier any more: sealed segments and an index beside the open one.
             await queue.publish("changes", b"last %d" % number, key=b"last")
-            await queue.publish("notes", b"%d" % number * 40_000)
+            await queue.publish("notes", b"%d" % number * 300)
     Transactions(store, system=system).stage("invoicing", {"changes": Columns([b"not decided"])})
     await _stream(store, system)
 
@@ -131,7 +148,10 @@ def _queue(store: MemoryStore, tier: MemoryStore, system: SimulatedSystem) -> Wa
 async def _publish(queue: WalMessageQueue) -> None:
     await queue.create_topic("orders", TopicConfig(partitions=2, segment_bytes_max=600))
     await queue.create_topic("changes", TopicConfig(compact_keys=True, segment_bytes_max=300))
-    await queue.create_topic("notes", TopicConfig(segment_bytes_max=100_000))
+    await queue.create_topic("notes", TopicConfig(segment_bytes_max=1_200))
+    for topic, codec in PACKED.items():
+        await queue.create_topic(topic, TopicConfig(codec=codec))
+        await queue.publish_many(topic, [b"packed %d " % number * 9 for number in range(4)])
     for number in range(6):
         value, key = b"order %d" % number + b"x" * 30, b"k%d" % (number % 3)
         await queue.publish("orders", value, key=key, headers={"trace": b"%d" % number})
@@ -164,7 +184,11 @@ async def _stream(store: MemoryStore, system: SimulatedSystem) -> None:
         ledger = Ledger(store, group)
         for batch in (0, 1):
             ledger.plan({"orders": {0: batch + place}}, {"orders": {0: batch + place + 1}})
-            ledger.note(Progress(query_id=group, batch_id=batch, ends=(f'{{"n":{batch}}}',)))
+            ledger.note(_progress(group, batch))
+
+
+def _progress(group: str, batch: int) -> Progress:
+    return Progress(query_id=group, batch_id=batch, ends=(f'{{"n":{batch}}}',))
 
 
 async def _here(work: Callable[[], Any]) -> Any:
@@ -211,7 +235,8 @@ def look(
     files: Mapping[str, bytes], parts: tuple[str, ...] = (), topics: tuple[str, ...] = TOPICS
 ) -> Seen:
     """What an application sees that opens these files; all parts of it, unless some are named."""
-    return _loop().run(_look(*stores_of(files), parts or tuple(_PARTS), Seen(topics)))
+    with small_indexes():
+        return _loop().run(_look(*stores_of(files), parts or tuple(_PARTS), Seen(topics)))
 
 
 @cache
@@ -245,6 +270,9 @@ async def _records(seen: Seen, queue: WalMessageQueue) -> None:
     for topic in seen.topics:
         await seen.ask(f"topic {topic}", partial(_open, seen, queue, topic))
         await seen.ask(f"records of {topic}", partial(_read, queue, topic))
+        if topic == "notes":
+            # The index tells where to look.
+            await seen.ask("last notes", partial(_read, queue, topic, LAST_NOTES))
 
 
 async def _open(seen: Seen, queue: WalMessageQueue, topic: str) -> object:
@@ -255,8 +283,8 @@ async def _open(seen: Seen, queue: WalMessageQueue, topic: str) -> object:
     return state
 
 
-async def _read(queue: WalMessageQueue, topic: str) -> list[object]:
-    return [record async for record in queue.replay(topic)]
+async def _read(queue: WalMessageQueue, topic: str, start: Position = "earliest") -> list[object]:
+    return [record async for record in queue.replay(topic, start=start)]
 
 
 async def _offsets(seen: Seen, queue: WalMessageQueue) -> None:
@@ -300,6 +328,21 @@ async def _ledgers(seen: Seen, queue: WalMessageQueue) -> None:
         await seen.ask(f"plans of {group}", partial(_here, ledger.plans))
 
 
+async def _queries(seen: Seen, queue: WalMessageQueue) -> None:
+    for group in GROUPS:
+        await seen.ask(f"query {group}", partial(_here, partial(_resume, queue.store, group)))
+
+
+def _resume(store: PersistentBackingStore, group: str) -> object:
+    """Where Spark goes on from a checkpoint that is sound."""
+    system = simulated_system(7, disk=(disk := SimulatedDisk()))
+    sound = Ledger(MemoryStore(), group)
+    sound.note(_progress(group, 1))
+    ready_checkpoint(CHECKPOINT, sound, system)
+    found = ready_checkpoint(CHECKPOINT, Ledger(store, group), system)
+    return found, {path: disk.content(path) for path in disk.files()}
+
+
 _PARTS: dict[str, Callable[[Seen, WalMessageQueue], Awaitable[None]]] = {
     "groups": _groups,
     "records": _records,
@@ -307,4 +350,5 @@ _PARTS: dict[str, Callable[[Seen, WalMessageQueue], Awaitable[None]]] = {
     "producers": _producers,
     "checkpoints": _checkpoints,
     "ledgers": _ledgers,
+    "queries": _queries,
 }
