@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.asking import confirm
-from penstock.cli.completion import groups, topics
+from penstock.cli.letter_choice import Choice, choosing
 from penstock.cli.options import DryRun, Form, Output, Url, Yes
 from penstock.cli.places import place_of, run
 from penstock.cli.table import counted
@@ -25,32 +25,6 @@ Ids = Annotated[
     list[str] | None, typer.Argument(metavar="[ID]...", help="As `dlq list` shows them.")
 ]
 Id = Annotated[str, typer.Argument(metavar="ID", help="As `dlq list` shows it.")]
-Topic = Annotated[
-    str | None,
-    typer.Option("--topic", "-t", metavar="GLOB", help="From this topic.", autocompletion=topics),
-]
-Bus = Annotated[
-    str | None,
-    typer.Option("--source", "-s", metavar="NAME", help="Of this bus, or in this topic, alone."),
-]
-Reason = Annotated[str | None, typer.Option("--reason", "-r", help="The reason, or a part of it.")]
-Error = Annotated[
-    str | None, typer.Option("--error", "-e", help="The kind of the error, or a part of its text.")
-]
-Handler = Annotated[str | None, typer.Option("--handler", metavar="GLOB", help="Of this handler.")]
-InGroup = Annotated[
-    str | None,
-    typer.Option("--group", "-g", metavar="GLOB", help="Of this group.", autocompletion=groups),
-]
-Key = Annotated[str | None, typer.Option("--key", "-k", help="With this key.")]
-Contains = Annotated[str | None, typer.Option("--contains", help="With this text in the value.")]
-Since = Annotated[
-    str | None,
-    typer.Option("--since", metavar="TIME", help="Failed at this time or later: 1h, 2026-03-01."),
-]
-Until = Annotated[
-    str | None, typer.Option("--until", metavar="TIME", help="Failed before this time.")
-]
 Everything = Annotated[bool, typer.Option("--all", "-a", help="All of them.")]
 Value = Annotated[
     str | None, typer.Option("--value", "-v", help="The new value.", show_default=False)
@@ -59,19 +33,12 @@ File = Annotated[Path | None, typer.Option("--file", "-F", help="The new value i
 
 
 @app.command("list")
+@choosing
 def list_(
     ctx: typer.Context,
+    *,
     url: Url = None,
-    source: Bus = None,
-    topic: Topic = None,
-    reason: Reason = None,
-    error: Error = None,
-    handler: Handler = None,
-    group: InGroup = None,
-    key: Key = None,
-    contains: Contains = None,
-    since: Since = None,
-    until: Until = None,
+    choice: Choice,
     number: Annotated[
         int, typer.Option("--number", "-n", min=1, help="So many at the most, the newest ones.")
     ] = LIST_MAX,
@@ -79,21 +46,10 @@ def list_(
 ) -> None:
     """List dead letters, the oldest first."""
     from penstock.cli.formats import short_text, time_text
-    from penstock.cli.letter_work import chosen_letters, make_filter
+    from penstock.cli.letter_work import chosen_letters
     from penstock.cli.output import show, tell
 
-    wanted = make_filter(
-        topic=topic,
-        reason=reason,
-        error=error,
-        handler=handler,
-        group=group,
-        key=key,
-        contains=contains,
-        since=since,
-        until=until,
-    )
-    found = run(chosen_letters(place_of(ctx, url), source, wanted))
+    found = run(chosen_letters(place_of(ctx, url), choice.source, choice.filter()))
     shown = found[-number:]
     rows = [
         (
@@ -182,20 +138,13 @@ def edit(
 
 
 @app.command("replay")
+@choosing
 def replay(
     ctx: typer.Context,
+    *,
     ids: Ids = None,
     url: Url = None,
-    source: Bus = None,
-    topic: Topic = None,
-    reason: Reason = None,
-    error: Error = None,
-    handler: Handler = None,
-    group: InGroup = None,
-    key: Key = None,
-    contains: Contains = None,
-    since: Since = None,
-    until: Until = None,
+    choice: Choice,
     everything: Everything = False,
     value: Value = None,
     file: File = None,
@@ -211,30 +160,16 @@ def replay(
 ) -> None:
     """Publish dead letters to where they came from."""
     from penstock.cli.letter_work import (
-        check_choice,
         chosen_letters,
-        make_filter,
         planned_step,
         refused_steps,
         replay_letters,
         with_value,
     )
 
-    wanted = make_filter(
-        ids=ids,
-        topic=topic,
-        reason=reason,
-        error=error,
-        handler=handler,
-        group=group,
-        key=key,
-        contains=contains,
-        since=since,
-        until=until,
-    )
-    check_choice(wanted, source, everything)
+    wanted = choice.some(ids, everything)
     place = place_of(ctx, url)
-    letters = run(chosen_letters(place, source, wanted))
+    letters = run(chosen_letters(place, choice.source, wanted))
     if value is not None or file is not None or editor:
         letters = [with_value(letters, value, file, editor, force)]
     refused = refused_steps(letters, force=force)
@@ -247,48 +182,24 @@ def replay(
 
 
 @app.command("purge")
+@choosing
 def purge(
     ctx: typer.Context,
+    *,
     ids: Ids = None,
     url: Url = None,
-    source: Bus = None,
-    topic: Topic = None,
-    reason: Reason = None,
-    error: Error = None,
-    handler: Handler = None,
-    group: InGroup = None,
-    key: Key = None,
-    contains: Contains = None,
-    since: Since = None,
-    until: Until = None,
+    choice: Choice,
     everything: Everything = False,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
     """Throw dead letters away."""
-    from penstock.cli.letter_work import (
-        check_choice,
-        chosen_letters,
-        make_filter,
-        purge_letters,
-    )
+    from penstock.cli.letter_work import chosen_letters, purge_letters
     from penstock.cli.output import say
 
-    wanted = make_filter(
-        ids=ids,
-        topic=topic,
-        reason=reason,
-        error=error,
-        handler=handler,
-        group=group,
-        key=key,
-        contains=contains,
-        since=since,
-        until=until,
-    )
-    check_choice(wanted, source, everything)
+    wanted = choice.some(ids, everything)
     place = place_of(ctx, url)
-    letters = run(chosen_letters(place, source, wanted))
+    letters = run(chosen_letters(place, choice.source, wanted))
     if dry_run or not letters:
         say(f"{'would purge' if dry_run else 'purged'} {counted(len(letters), 'dead letter')}")
         return
