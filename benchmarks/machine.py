@@ -7,12 +7,13 @@ import platform
 import re
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import lmdb
+
+from penstock.speedups import compiled
 
 ROOT = Path(__file__).parent.parent
 
@@ -24,14 +25,14 @@ def describe(
     load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
     rivals = _databases() if "lmdb" in packages else {}
     return {
-        "processor": f"{_processor()}, {os.cpu_count()} cores",
+        "processor": f"{processor()}, {os.cpu_count()} cores",
         "memory": f"{_memory_bytes() / (1 << 30):.0f} GiB",
         "kernel": f"{platform.system()} {platform.release()}",
         "file system": file_system(folder),
         "load before": load,
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
         "packages": ", ".join(f"{name} {_version(name)}" for name in packages),
-        "compiled twin": "in use" if "penstock._speedups" in sys.modules else "not in use",
+        "compiled twin": "not in use" if compiled is None else "in use",
         **rivals,
         **(servers or {}),
         "commit": _commit(),
@@ -49,7 +50,8 @@ def _databases() -> dict[str, str]:
     return {"SQLite": sqlite3.sqlite_version, "LMDB": ".".join(map(str, lmdb.version()))}
 
 
-def _processor() -> str:
+def processor() -> str:
+    """What the machine calls its processor."""
     found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
     return found[1] if found else platform.machine()
 

@@ -20,7 +20,7 @@ from benchmarks.workloads import WORKLOADS
 
 FIGURES = sorted((Path(__file__).parent.parent / "docs" / "benchmarks").glob("*.json"))
 FIGURES = [
-    source for source in FIGURES if source.stem not in {"all", "before"}
+    source for source in FIGURES if source.stem not in {"all", "before", "twin"}
 ]  # tests/test_benchmark_pages.py has them
 
 TINY = Scale(
