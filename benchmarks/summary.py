@@ -1,20 +1,23 @@
 """All results in one JSON, one table and plots: ``python -m benchmarks.summary`` makes them from the committed files.
 
-It reads the JSON of each suite below docs/benchmarks, and writes all.json, all.md and a picture for each group that
-has more than one contender. Nothing is measured here.
+It reads the JSON of each suite in a folder, docs/benchmarks unless another is given, and writes there all.json, all.md,
+the page of where the time goes, and a picture for each group in which Penstock has a peer. Nothing is measured here.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from benchmarks import before, hottest
 from benchmarks.model import POINTS
+from benchmarks.pairs import NOT_COMPARED, difference, is_limit, is_ours
 from benchmarks.plots import bars, lines
 from benchmarks.report import amount, table
 from benchmarks.results import Report, Result, decode
@@ -24,18 +27,12 @@ FOLDER = Path(__file__).parents[1] / "docs" / "benchmarks"
 NAME = "all"
 PICTURED = (0, 100)
 """The sizes of records that get pictures; all are in the table."""
-OURS = ("penstock", "resilient", "plain")
 
 
 def reports(folder: Path = FOLDER) -> list[Report]:
     """The suites that were measured, in their order."""
     found = [folder / f"{name}.json" for name in SUITES]
     return [decode(path.read_bytes()) for path in found if path.exists()]
-
-
-def is_ours(contender: str) -> bool:
-    """Whether a contender is Penstock."""
-    return contender.startswith(OURS)
 
 
 def groups(report: Report) -> Iterator[tuple[str, list[Result]]]:
@@ -48,39 +45,63 @@ def groups(report: Report) -> Iterator[tuple[str, list[Result]]]:
         yield name.partition(" ")[0], list(members)
 
 
-def best_of_ours(results: Sequence[Result]) -> Result | None:
-    """The quickest of Penstock's contenders; None when there is none."""
-    ours = [one for one in results if is_ours(one.contender)]
-    if not ours:
+class Compared(NamedTuple):
+    """A contender of Penstock beside a peer."""
+
+    ours: Result
+    peer: Result
+    ratio: float
+    """How many times better Penstock is, by the medians."""
+    differs: str
+    """What is not equal between them."""
+
+
+def compared(results: Sequence[Result]) -> list[Compared]:
+    """The pairs of a group: those that are equal, then the others."""
+    ours = [one for one in results if is_ours(one.workload, one.contender)]
+    peers = [one for one in results if not is_ours(one.workload, one.contender)]
+    found = [pair for one in ours for peer in peers if (pair := _pair(one, peer)) is not None]
+    return sorted(found, key=lambda pair: bool(pair.differs))
+
+
+def _pair(ours: Result, peer: Result) -> Compared | None:
+    group = ours.name.rpartition("/")[0]
+    differs = difference(group, ours.contender, peer.contender)
+    if differs is None or ours.unit in NOT_COMPARED or not (ours.median and peer.median):
         return None
-    return max(ours, key=lambda one: one.median if one.unit.endswith("/s") else -one.median)
-
-
-def compared(results: Sequence[Result]) -> Iterator[tuple[Result, Result, float]]:
-    """Penstock, each peer, and how many times better Penstock is, by the medians."""
-    ours = best_of_ours(results)
-    for one in results:
-        if ours is not None and not is_ours(one.contender) and one.median and ours.median:
-            ratio = ours.median / one.median
-            yield ours, one, ratio if one.unit.endswith("/s") else 1 / ratio
+    ratio = ours.median / peer.median
+    return Compared(ours, peer, ratio if ours.unit.endswith("/s") else 1 / ratio, differs)
 
 
 def rows(report: Report) -> Iterator[list[str]]:
-    """One line for each peer."""
+    """One line for each pair."""
     for name, results in groups(report):
-        for ours, peer, ratio in compared(results):
+        for ours, peer, ratio, differs in compared(results):
             yield [
                 f"`{name}`", ours.contender, amount(ours.best, ours.unit),
                 amount(ours.median, ours.unit), peer.contender, amount(peer.best, peer.unit),
-                amount(peer.median, peer.unit), f"{ratio:.2f}",
-                _promise(peer),
+                amount(peer.median, peer.unit), f"{ratio:.2f}", differs, _promise(peer),
             ]  # fmt: skip
 
 
 def _promise(peer: Result) -> str:
     """How durable a peer is when its call returns; the point says it where all do the same."""
     told = peer.durability or POINTS.get(peer.point, "")
-    return f"the limit; {told}" if peer.bound else told
+    return f"the limit; {told}" if is_limit(peer.contender) else told
+
+
+HEAD = (
+    "workload",
+    "Penstock",
+    "best",
+    "median",
+    "peer",
+    "best",
+    "median",
+    "×",
+    "not equal",
+    "promise of the peer",
+)
 
 
 def markdown(found: Iterable[Report]) -> str:
@@ -89,8 +110,10 @@ def markdown(found: Iterable[Report]) -> str:
         "# All peers",
         "",
         "This page is generated from [all.json](all.json) by `python -m benchmarks.summary`. `make bench-full` repeats",
-        "the runs. Each line is Penstock's best contender of a workload beside one peer, from the same run; the ratio is",
-        "that of the medians, and more than 1 means that Penstock is ahead. The page of a suite says how it is measured.",
+        "the runs. Each line is one contender of Penstock beside one peer, from the same run; the ratio is that of the medians,",
+        "and more than 1 means that Penstock is ahead. Pairs that do the same under the same promise come first; of the others",
+        "“not equal” says what Penstock's contender, or the peer, does otherwise. “The limit” is what no contender could pass that",
+        "did the same: the bare disk, a bare deque. The page of a suite says how it is measured.",
         "",
     ]
     for report in found:
@@ -99,19 +122,8 @@ def markdown(found: Iterable[Report]) -> str:
         text += [f"[Page of the suite]({report.suite}.md). Measured {report.started}, scale"]
         text += [f"`{report.scale}`, {report.rounds} rounds, on {told['processor']},"]
         text += [f"{told['memory']}, {told['Python']}; {told['packages']}.", ""]
-        head = [
-            "workload",
-            "Penstock",
-            "best",
-            "median",
-            "peer",
-            "best",
-            "median",
-            "×",
-            "promise",
-        ]
         if lines_found := list(rows(report)):
-            text += table(head, lines_found)
+            text += table(HEAD, lines_found)
         text += [f"![{title}]({name})\n" for name, title, _ in pictures(report)]
     return "\n".join(text).rstrip() + "\n"
 
@@ -125,7 +137,9 @@ def pictures(report: Report) -> Iterator[tuple[str, str, str]]:
         unit, size = results[0].unit, results[0].payload_bytes
         if unit.endswith("/s") and size in PICTURED and any(compared(results)):
             file = f"{report.suite}-{name.replace('/', '-')}.svg"
-            values = [(one.contender, one.median, is_ours(one.contender)) for one in results]
+            values = [
+                (one.contender, one.median, is_ours(one.workload, one.contender)) for one in results
+            ]
             yield (
                 file,
                 name,
@@ -156,5 +170,13 @@ def write(folder: Path = FOLDER) -> list[Path]:
     return [folder / name for name in files]
 
 
+def main(given: Sequence[str] | None = None) -> None:
+    """Write the files of a folder."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.summary", description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="?", default=FOLDER, help="docs/benchmarks")
+    folder: Path = parser.parse_args(given).folder
+    print(f"wrote {len(write(folder))} files into {folder}")
+
+
 if __name__ == "__main__":
-    print(f"wrote {len(write())} files into {FOLDER}")
+    main()
