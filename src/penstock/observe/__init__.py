@@ -6,7 +6,7 @@ is a value that everything else reads.
 
 from penstock.bus.histogram import Durations
 from penstock.observe.catalogue import METRICS
-from penstock.observe.logs import FIELDS, JsonFormatter, MessageFields
+from penstock.observe.logs import JsonFormatter, MessageFields
 from penstock.observe.metric import Kind, Metric
 from penstock.observe.observer import Observer
 from penstock.observe.otel import OpenTelemetryMetrics
@@ -34,7 +34,6 @@ __all__ = [  # noqa: RUF022 - in the order of the alphabet, constants too
     "CONTENT_TYPE",
     "Cause",
     "Durations",
-    "FIELDS",
     "GroupKind",
     "GroupPartition",
     "GroupSnapshot",

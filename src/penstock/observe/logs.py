@@ -15,9 +15,6 @@ from typing import Any
 from penstock.bus.drive import current_envelope
 from penstock.bus.log_fields import fields_of
 
-FIELDS = ("topic", "partition", "offset", "group", "attempt", "handler", "message_id", "cause")
-"""What log lines of Penstock carry, where it is known."""
-
 _ODD = (*range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 _ESCAPED = {code: f"\\u{code:04x}" for code in _ODD} | {
     code: f"\\u{code:04x}" for code in range(0xD800, 0xE000)
