@@ -19,6 +19,7 @@ INSTRUMENTED = {
     "positions": ["penstock.cli"],
     "command": ["penstock.cli"],
     "http": ["penstock.dashboard"],
+    "keys": ["penstock.transports"],
 }
 """Whose branches lead the way; all of the package would take longer than a short run."""
 

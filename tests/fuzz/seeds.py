@@ -32,6 +32,7 @@ def corpus_of(target: str) -> Iterable[bytes]:
         "codecs": _codecs,
         "positions": lambda: [one.encode() for one in POSITIONS],
         "http": lambda: list(REQUESTS),
+        "keys": _keys,
         "command": lambda: ["\0".join(words).encode() for words in COMMANDS],
     }[target]()
 
@@ -63,3 +64,15 @@ def _codecs() -> list[bytes]:
     sizes = [size * MEBIBYTE for size in (1, 16, 60)]
     bombs = [entry(Codec.ZSTD, zstd_bomb(size, size), size, 1) for size in sizes]
     return [*hostile_corpus(random.Random(3), 100), *bombs]
+
+
+def _keys() -> list[bytes]:
+    from tests.transports.key_stream import NUMBER, entry, packed, put, summary
+
+    one = [put("a", b"x", 0), summary(packed(("a", b"x", 1)), 5), summary(b"x", 5, 2)]
+    one += [entry(kind, NUMBER, ["a", "b"]) for kind in "drl"]
+    whole = b"".join(len(message).to_bytes(4) + message for message in one)
+    sub = b"\x90\x00\x03\x00\x00\x00\x10\x00\x00\x00\x05abcde"
+    return [bytes([kind]) + message for kind in (0, 1) for message in one] + [
+        bytes([kind]) + some for kind in (2, 3) for some in (whole, sub + whole)
+    ]

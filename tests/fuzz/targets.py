@@ -210,10 +210,34 @@ def _start_dashboard() -> tuple[str, int]:
     return found[0]
 
 
+def keys() -> Target:
+    """Messages in a stream of keys of RabbitMQ: one by one, and what is left works."""
+    from penstock.transports.rabbitmq_key_table import KeyTable, messages_of
+    from penstock.transports.rabbitmq_wire import Chunk
+    from tests.transports.key_stream import packed, put, summary
+
+    def target(data: bytes) -> None:
+        kind, rest = (data[0] % 4, data[1:]) if data else (0, b"")
+        table = KeyTable("stream")
+        table.restart(0 if kind % 2 else 5)
+        if kind < 2:
+            table.take(9, 1, rest)
+        else:
+            for offset, message in messages_of(Chunk(9, 1, 100, 100, rest)):
+                table.take(offset, 1, message)
+        table.take(200, 1, put("a fresh key", b"x", 0))
+        table.take(201, 1, summary(packed(), 200, number=b"12345678"))
+        if table.entry(("a fresh key",)) is None and len(rest) < 20:
+            raise AssertionError(f"{data!r} stands in the way")
+
+    return target
+
+
 TARGETS: dict[str, Callable[[], Target]] = {
     "recovery": recovery,
     "codecs": codecs,
     "positions": positions,
     "command": command,
     "http": http,
+    "keys": keys,
 }

@@ -103,10 +103,10 @@ print("tried:", len(made))
 """
 
 
-def test_no_body_unpacks_to_more_than_it_says(findings):
-    """One may unpack to 16 MiB; a process that reads bombs grows by one and a copy of it at most."""
+def check_child(findings, program: str) -> None:
+    """Run it; it prints what was wrong, and at last how many it tried."""
     done = subprocess.run(
-        [sys.executable, "-c", CHILD],
+        [sys.executable, "-c", program],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -117,6 +117,65 @@ def test_no_body_unpacks_to_more_than_it_says(findings):
     findings.check(done.returncode == 0, f"it died: {done.stderr[-400:]}")
     findings.check(last.startswith("tried:"), f"it did not try all: {last}")
     findings.none(wrong, int(last.split()[-1]) if last.startswith("tried:") else 0)
+
+
+def test_no_body_unpacks_to_more_than_it_says(findings):
+    """One may unpack to 16 MiB; a process that reads bombs grows by one and a copy of it at most."""
+    check_child(findings, CHILD)
+
+
+def summary_bombs() -> list[tuple[str, list[bytes]]]:
+    """Entries in a stream of keys of RabbitMQ: half a megabyte that unpacks to a gigabyte, and counts that lie."""
+    import msgspec
+
+    from tests.transports.key_stream import packed, summary
+
+    gigabyte, many = zlib_bomb(1 << 30), b"\xdd\x01\x00\x00\x00"
+    text = msgspec.msgpack.encode([[["x" * MEBIBYTE], b"", 1]] * 3)
+    half = len(gigabyte) // 2
+    return [
+        ("1 GB", [summary(gigabyte, 5)]),
+        ("1 GB in two parts", [summary(gigabyte[:half], 5, 2), summary(gigabyte[half:], 5, 2)]),
+        ("16 million keys", [summary(zlib.compress(many + b"\x93\x90\xc4\0\0" * (1 << 22)), 5)]),
+        ("a count that lies", [summary(zlib.compress(many), 5)]),
+        ("names of a megabyte", [summary(zlib.compress(text), 5)]),
+        ("no end", [summary(bytes(MEBIBYTE), 5, 1_024) for _ in range(100)]),
+        ("no end, others", [summary(bytes(MEBIBYTE), 5, 9, b"%08d" % n) for n in range(100)]),
+        ("cut off", [summary(packed(("a", b"x", 1))[:-2], 5)]),
+    ]
+
+
+SUMMARIES = """
+import resource
+from penstock.transports.rabbitmq_key_table import KeyTable
+from tests.security.test_bombs import packed_of, summary_bombs
+made = summary_bombs()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for what, messages in made:
+    table = KeyTable("stream")
+    table.restart(5)
+    for message in messages:
+        table.take(5, 7, message)
+    table.take(6, 7, packed_of(b"the real"))
+    if table.entry(("a",)) != (b"the real", 3):
+        print("it stopped the others:", what)
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+if grown > 80 * 1024:
+    print(f"it grew by {grown} KiB")
+print("tried:", len(made))
+"""
+
+
+def packed_of(value: bytes) -> bytes:
+    """A right summary."""
+    from tests.transports.key_stream import packed, summary
+
+    return summary(packed(("a", value, 3)), 5, number=b"12345678")
+
+
+def test_no_entry_of_a_stranger_in_a_stream_of_keys_takes_memory(findings):
+    pytest.importorskip("rstream", reason="needs the client of RabbitMQ")
+    check_child(findings, SUMMARIES)
 
 
 def test_the_bombs_are_real(findings):

@@ -12,7 +12,7 @@ who comes later needs nothing that is gone.
 from __future__ import annotations
 
 import asyncio
-import zlib
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -20,12 +20,25 @@ from typing import Any, NamedTuple
 import msgspec
 from rstream import schema
 
-from penstock.errors import BrokerFailed, PenstockError
+from penstock.errors import BrokerFailed, Closed, LimitReached, PenstockError
+from penstock.names import is_name
 from penstock.transports.broker_groups import Listener
 from penstock.transports.kv_groups import Entry, Key
 from penstock.transports.rabbitmq_connection import PAUSE_SECONDS, RabbitConnection
+from penstock.transports.rabbitmq_key_table import (
+    DELETE,
+    ID_BYTES,
+    KEYS_BYTES_MAX,
+    KEYS_MAX,
+    LOOK,
+    PUT,
+    RING,
+    SUMMARY,
+    KeyTable,
+    messages_of,
+)
 from penstock.transports.rabbitmq_reader import ChunkReader, bounds
-from penstock.transports.rabbitmq_records import decoded, encoded, entries_of
+from penstock.transports.rabbitmq_records import encoded
 from penstock.transports.rabbitmq_settings import NAME
 from penstock.transports.rabbitmq_wire import Chunk, Link, Refused
 from penstock.transports.rabbitmq_writer import StreamWriter
@@ -38,8 +51,9 @@ PART_BYTES = 256 * 1024
 GAP_MAX = 4
 """Offsets that the server itself may take where a segment begins."""
 STREAM_EXISTS = 5
-ID_BYTES = 8
-PUT, DELETE, RING, LOOK, SUMMARY = "p", "d", "r", "l", "s"
+ANEW_SECONDS = 1.0
+"""Before a stream is read anew after an error that nobody foresaw."""
+_log = logging.getLogger("penstock.transports.rabbitmq")
 
 
 class _Outcome(NamedTuple):
@@ -59,27 +73,22 @@ class KeyLog:
         self._writer = StreamWriter(connection, stream, stream)
         self._opening = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
         self._waiting: dict[bytes, asyncio.Future[_Outcome]] = {}
-        self._keys: dict[Key, Entry] = {}
         self._next = -1
-        self._first = 0
-        """Offset of the first entry that was read."""
-        self._whole = False
-        """Whether the keys are known: from the first entry on, or by a summary."""
-        self._early: list[tuple[int, int, list[Any]]] = []
-        """Entries from before the first summary."""
-        self._parts: dict[bytes, list[bytes]] = {}
-        self._bytes = 0
-        """Of entries since the last summary."""
+        self._lost = False
+        """Whether what is known is not to be trusted."""
         self._summing: asyncio.Task[None] | None = None
-        self.listeners: dict[Key, set[Listener]] = {}
+        self.table = KeyTable(stream)
 
     # Life
 
     async def open(self) -> None:
         """Make the stream when it is not there, and follow it."""
         async with self._opening:
-            if self._task is not None:
+            if self._closed:
+                raise Closed("the RabbitMQ transport is closed")
+            if self._task is not None and not self._task.done():
                 return
             await self._connection.call(self._make)
             await self._restart()
@@ -93,17 +102,22 @@ class KeyLog:
         await make_stream(link, self._stream, limits)
 
     async def close(self) -> None:
-        """Follow it no longer. Who waits for an answer is cancelled."""
+        """Follow it no longer. Who waits for an answer hears that it is closed."""
+        self._closed = True
         for task in (self._task, self._summing):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+        self._fail(Closed("the RabbitMQ transport is closed"))
         await self._writer.close()
         await self._reader.close()
 
     async def _follow(self) -> None:
+        """Until it is cancelled: whatever goes wrong, who waits is told, and it goes on."""
         while True:
             try:
+                if self._lost:
+                    await self._restart()
                 for chunk in await self._reader.read(self._next):
                     if not self._continues(chunk):
                         await self._restart()
@@ -112,6 +126,16 @@ class KeyLog:
             except (Refused, PenstockError) as error:
                 self._fail(self._error(error) if isinstance(error, Refused) else error)
                 await asyncio.sleep(PAUSE_SECONDS)
+            except Exception as error:
+                await self._begin_anew(error)
+
+    async def _begin_anew(self, error: Exception) -> None:
+        """After an error that nobody foresaw: what is known may be wrong."""
+        _log.error("the groups in the stream %r are read anew", self._stream, exc_info=error)
+        why = f"the stream {self._stream!r} cannot be followed: {type(error).__name__}"
+        self._fail(self._connection.settings.failed("cannot read its groups", why))
+        self._lost = True
+        await asyncio.sleep(ANEW_SECONDS)
 
     def _continues(self, chunk: Chunk) -> bool:
         """Not if entries were gone before they came by, or if the stream was made anew."""
@@ -120,9 +144,8 @@ class KeyLog:
     async def _restart(self) -> None:
         """Begin with what is there."""
         self._next, _ = await bounds(self._connection, self._stream)
-        self._first = self._next
-        self._whole = self._first == 0
-        self._keys, self._early, self._parts = {}, [], {}
+        self.table.restart(self._next)
+        self._lost = False
 
     def _error(self, error: Refused) -> PenstockError:
         why = f"the stream {self._stream!r}: {error}"
@@ -151,58 +174,25 @@ class KeyLog:
 
     def _take(self, chunk: Chunk) -> None:
         start, self._next = self._next, chunk.end
-        offset = chunk.first
-        for message in entries_of(chunk):
+        for offset, message in messages_of(chunk):
             if offset >= start:
-                self._bytes += len(message)
-                self._take_one(offset, chunk.time_ms, message)
-            offset += 1
+                for came in self.table.take(offset, chunk.time_ms, message):
+                    self._tell(came.number, _Outcome(came.revision, came.time_ms), offset)
 
-    def _take_one(self, offset: int, time_ms: int, message: bytes) -> None:
-        value = decoded(message, "", 0, offset, time_ms).value or b""
-        try:
-            entry = msgspec.msgpack.decode(value)
-            kind, number = entry[0], entry[1]
-        except (msgspec.DecodeError, TypeError, IndexError):
-            return  # of somebody else
-        if kind == SUMMARY:
-            self._take_summary(*entry[1:])
-            return
-        if not self._whole:
-            self._early.append((offset, time_ms, entry))
-            return
-        revision = self._apply(offset, entry)
+    def _tell(self, number: bytes, outcome: _Outcome, offset: int) -> None:
         found = self._waiting.get(number)
         if found is not None:
             if not found.done():
-                found.set_result(_Outcome(revision, time_ms))
+                found.set_result(outcome)
             self._sum_up(offset + 1)
-
-    def _apply(self, offset: int, entry: list[Any]) -> int | None:
-        """Do what an entry says; the new revision when it is a write that holds."""
-        kind, _, *values = entry
-        key: Key = tuple(values[0]) if values else ()
-        if kind == PUT:
-            before = self._keys.get(key)
-            if (0 if before is None else before.revision) != values[2]:
-                return None
-            self._keys[key] = Entry(values[1], offset + 1)
-            return offset + 1
-        if kind == DELETE:
-            self._keys.pop(key, None)
-        elif kind == RING:
-            for listener in list(self.listeners.get(key, ())):
-                listener()
-        return None
 
     # Summaries
 
     def _sum_up(self, upto: int) -> None:
         """Write all keys down again when it is time. Several may do it; that does no harm."""
-        if self._summing is None and self._bytes > SUMMARY_EVERY_BYTES:
-            whole = [[list(key), *entry] for key, entry in self._keys.items()]
-            data = zlib.compress(msgspec.msgpack.encode(whole))
-            if self._bytes > 10 * len(data):
+        if self._summing is None and self.table.bytes > SUMMARY_EVERY_BYTES:
+            data = self.table.summary()
+            if self.table.bytes > 10 * len(data):
                 self._summing = asyncio.create_task(self._write_summary(upto, data))
 
     async def _write_summary(self, upto: int, data: bytes) -> None:
@@ -215,32 +205,21 @@ class KeyLog:
             await self._writer.send([encoded(entry) for entry in entries])
         self._summing = None
 
-    def _take_summary(self, number: bytes, upto: int, count: int, part: bytes) -> None:
-        parts = self._parts.setdefault(number, [])
-        parts.append(part)
-        if len(parts) < count:
-            return
-        del self._parts[number]
-        self._bytes = 0
-        if self._whole or upto < self._first:
-            return
-        whole = msgspec.msgpack.decode(zlib.decompress(b"".join(parts)))
-        self._keys = {tuple(key): Entry(value, revision) for key, value, revision in whole}
-        self._whole = True
-        early, self._early = self._early, []
-        for offset, _, entry in early:
-            if offset >= upto:
-                self._apply(offset, entry)
-
     # Keys
 
     def entry(self, key: Key) -> Entry | None:
         """What a key held when the last entry came by."""
-        return self._keys.get(key)
+        return self.table.entry(key)
 
-    def under(self, under: Key) -> list[Key]:
-        """All keys that begin so."""
-        return [key for key in self._keys if key[: len(under)] == under]
+    def check_room(self, key: Key, value: bytes) -> None:
+        """LimitReached when there are so many keys that nobody would take one more."""
+        if not self.table.has_room(key, value):
+            raise LimitReached(
+                f"the stream {self._stream!r} keeps at most {KEYS_MAX} keys of {KEYS_BYTES_MAX} bytes "
+                "together: forget groups that are gone",
+                limit=KEYS_BYTES_MAX,
+                value=len(value),
+            )
 
 
 async def make_stream(link: Link, stream: str, arguments: dict[str, str]) -> None:
@@ -282,7 +261,11 @@ class RabbitKeys:
         return log.entry(key)
 
     async def put(self, key: Key, value: bytes, revision: int) -> int | None:
-        return (await self._write(self._log(key), PUT, list(key), value, revision)).revision
+        log = self._log(key)
+        outcome = await self._write(log, PUT, list(key), value, revision)
+        if outcome.revision is None:
+            log.check_room(key, value)
+        return outcome.revision
 
     async def delete(self, key: Key) -> None:
         await self._write(self._log(key), DELETE, list(key))
@@ -290,7 +273,9 @@ class RabbitKeys:
     async def keys(self, under: Key) -> Iterable[Key]:
         log = self._log(under)
         await self._write(log, LOOK, list(under))
-        return log.under(under)
+        # Names of others may be anything; what is shown and asked for again are names.
+        found = log.table.under(under)
+        return [key for key in found if len(key) > len(under) and all(map(is_name, key))]
 
     async def time_ms(self) -> int:
         # Of one stream, so of one server, for all.
@@ -302,10 +287,10 @@ class RabbitKeys:
     async def follow(self, key: Key, listener: Listener) -> Callable[[], Awaitable[None]]:
         log = self._log(key)
         await log.open()
-        log.listeners.setdefault(key, set()).add(listener)
+        log.table.listeners.setdefault(key, set()).add(listener)
 
         async def end() -> None:
-            log.listeners.get(key, set()).discard(listener)
+            log.table.listeners.get(key, set()).discard(listener)
 
         return end
 
