@@ -9,38 +9,25 @@ compare-and-set; see :mod:`penstock.transports.kv_groups`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from penstock.errors import DeadlineExceeded, Unreachable
-from penstock.log.deadlines import check_seconds
-from penstock.log.group_coordinator import LEASE_SECONDS
+from penstock.errors import Unreachable
 from penstock.log.lag import PartitionLag
 from penstock.log.names import check_name
-from penstock.log.routing import partitions_of
-from penstock.transports.assignment import Handled, OnRevoke
-from penstock.transports.base import CLOSE_TIMEOUT_SECONDS, PRODUCE_TIMEOUT_SECONDS, Transport
 from penstock.transports.capabilities import Capabilities
-from penstock.transports.embedded_consumer import EmbeddedConsumer
-from penstock.transports.kv_consumer import KV_GROUP_OPTIONS, KvConsumer
-from penstock.transports.kv_groups import (
-    PATIENCE_SECONDS,
-    KvCoordinator,
-    committed_offset,
-    forget_group,
-    groups_of,
-)
+from penstock.transports.kv_groups import committed_offset, forget_group
+from penstock.transports.kv_transport import KvTransport
 from penstock.transports.nats_connection import NatsConnection
 from penstock.transports.nats_consumer import NatsSource
 from penstock.transports.nats_keys import NatsKeys
-from penstock.transports.nats_producer import NatsProducer, Rows
+from penstock.transports.nats_producer import NatsProducer
 from penstock.transports.nats_records import TIME
 from penstock.transports.nats_settings import settings_from
 from penstock.transports.nats_streams import NatsStreams
-from penstock.transports.options import check_columns, check_options
-from penstock.transports.reading import BufferedReading
-from penstock.transports.records import Produced, StartPosition, milliseconds
+from penstock.transports.producing import Routing, Rows
+from penstock.transports.records import Produced, milliseconds
 from penstock.transports.statistics import ConnectionStatistics
 
 CAPABILITIES = Capabilities(
@@ -64,28 +51,30 @@ CAPABILITIES = Capabilities(
 """What it can do on every server; durable depends on how the server syncs."""
 
 
-class NatsTransport(Transport):
+class NatsTransport(KvTransport):
     """Topics in the streams of a NATS server or cluster.
 
     ``produce`` returns when the server has acknowledged all. The server syncs its files now and
     then, every two minutes unless ``sync_interval`` says otherwise: what it acknowledged survives
     the end of its process, but not a power cut of all replicas. Run it with
     ``sync_interval: always`` and say ``synced=True``, and the capability ``durable`` is there.
+
+    Up to 1,000 records of a partition are stored together or not at all. When the outcome is not
+    known they are sent again, and kept once. When ``produce`` raises, a leading part of each
+    partition may have been stored.
     """
 
     name = "nats"
+    _title = "NATS"
 
     def __init__(self, url: str = "nats://127.0.0.1:4222", **options: Any) -> None:
         self._settings = settings_from(url, options)
+        super().__init__(self._settings.system, self._settings.timeout)
         self._connection = NatsConnection(self._settings)
         self._streams = NatsStreams(self._connection)
         self._keys = NatsKeys(self._connection)
         self._producer = NatsProducer(self._connection, self._streams)
-        self._consumers: set[EmbeddedConsumer] = set()
-        self._turns: dict[str, int] = {}
-        self._producing: set[asyncio.Future[Any]] = set()
-        self._closing = False
-        self._consumed = 0
+        self._routing = Routing()
         durable = self._settings.synced and self._settings.storage == "file"
         self.capabilities = replace(CAPABILITIES, durable=durable)
 
@@ -106,26 +95,18 @@ class NatsTransport(Transport):
         await self._connection.open()
         await self._keys.open()
 
-    async def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> None:
-        """Wait for what is being produced, leave the groups, let go. Idempotent."""
-        check_seconds(timeout)
-        self._closing = True
-        try:
-            async with asyncio.timeout(timeout):
-                if self._producing:
-                    await asyncio.wait(self._producing)
-                await asyncio.gather(*(one.close() for one in list(self._consumers)))
-        except TimeoutError as late:
-            if isinstance(late, DeadlineExceeded):
-                raise
-            raise DeadlineExceeded(
-                f"NATS at {self._settings.address} did not let go within {timeout:g} s: what was being "
-                "produced may have been stored, and members that could not leave are given up after "
-                "their lease",
-                seconds=timeout,
-            ) from None
-        finally:
-            await self._connection.close()
+    async def _disconnect(self) -> None:
+        await self._connection.close()
+
+    @property
+    def _broker(self) -> str:
+        return f"NATS at {self._settings.address}"
+
+    def _check_open(self) -> None:
+        # Whoever closes it waits for what is on its way; nothing new is taken meanwhile.
+        if self._closing:
+            raise self._connection.closed()
+        _ = self._connection.client
 
     def statistics(self) -> ConnectionStatistics:
         """The connection and what went over it."""
@@ -143,64 +124,27 @@ class NatsTransport(Transport):
 
     # Producing
 
-    async def produce(
-        self,
-        topic: str,
-        values: Sequence[bytes | None],
-        *,
-        keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[Mapping[str, bytes] | None] | None = None,
-        timestamps: Sequence[int] | None = None,
-        timeout: float = PRODUCE_TIMEOUT_SECONDS,
-    ) -> Produced:
-        """Send a batch; makes the topic when it is not there, unless ``auto_create`` is off.
-
-        Up to 1,000 records of a partition are stored together or not at all. When the outcome is
-        not known they are sent again, and kept once. Unreachable when the server does not
-        acknowledge in time: a leading part of each partition may have been stored.
-        """
-        self._check_open()
-        check_name("topic", topic)
-        check_seconds(timeout)
-        rows = Rows(values, keys, headers, timestamps)
-        check_columns(values, keys=keys, headers=headers, timestamps=timestamps)
-        sending = asyncio.ensure_future(self._produce(topic, rows))
-        self._producing.add(sending)
-        sending.add_done_callback(self._producing.discard)
-        try:
-            async with asyncio.timeout(timeout):
-                return await sending
-        except TimeoutError:
-            raise Unreachable(
-                f"NATS at {self._settings.address} did not acknowledge {len(values)} records for "
-                f"{topic!r} within {timeout:g} s; some of them may have been stored. The last error: "
-                f"{self._connection.last_error or 'none'}",
-                transport=self.name,
-                address=self._settings.address,
-                seconds=timeout,
-                topic=topic,
-            ) from None
-
     async def _produce(self, topic: str, rows: Rows) -> Produced:
         count = await self._count(topic)
         if not rows.values:
             return Produced(topic, 0, {}, self.capabilities.durable)
-        places = self._routed(topic, count, rows)
+        places = self._routing.places(topic, count, rows)
         sent = await asyncio.gather(
             *(self._producer.send(topic, number, rows, mine) for number, mine in places.items())
         )
         ranges = dict(zip(places, sent, strict=True))
         return Produced(topic, len(rows.values), ranges, self.capabilities.durable)
 
-    def _routed(self, topic: str, count: int, rows: Rows) -> dict[int, list[int]]:
-        """Partition → the places of its rows."""
-        keys = rows.keys or [None] * len(rows.values)
-        chosen, turn = partitions_of(keys, count, self._turns.get(topic, 0))
-        self._turns[topic] = turn
-        places: dict[int, list[int]] = {}
-        for place, number in enumerate(chosen.tolist()):
-            places.setdefault(number, []).append(place)
-        return places
+    def _unacknowledged(self, topic: str, count: int, seconds: float) -> Unreachable:
+        return Unreachable(
+            f"{self._broker} did not acknowledge {count} records for {topic!r} within {seconds:g} s; "
+            f"some of them may have been stored. The last error: "
+            f"{self._connection.last_error or 'none'}",
+            transport=self.name,
+            address=self._settings.address,
+            seconds=seconds,
+            topic=topic,
+        )
 
     async def _count(self, topic: str) -> int:
         if not self._settings.auto_create:
@@ -209,42 +153,11 @@ class NatsTransport(Transport):
 
     # Consuming
 
-    def subscribe(
-        self,
-        topic: str,
-        group: str,
-        *,
-        start: StartPosition = "earliest",
-        requires: Iterable[str] = (),
-        on_revoke: OnRevoke | None = None,
-        handled: Handled | None = None,
-        lease_seconds: float = LEASE_SECONDS,
-        **options: Any,
-    ) -> KvConsumer:
-        """A member of a group; options as on the embedded transport.
+    def _store(self, topic: str) -> NatsKeys:
+        return self._keys
 
-        ``assignor``, ``lease_seconds`` (10), ``release_seconds`` (5), ``member``. Times mean when
-        the server stored a record.
-        """
-        self._check_open()
-        check_name("topic", topic)
-        check_name("group", group)
-        check_options("a subscription of the NATS transport", options, KV_GROUP_OPTIONS)
-        self.require(requires, start)
-        source = NatsSource(self._connection, self._streams, topic, group, self._note_consumed)
-        coordinator = KvCoordinator(
-            self._keys,
-            topic,
-            group,
-            system=self._settings.system,
-            lease_seconds=lease_seconds,
-            timeout=self._settings.timeout + PATIENCE_SECONDS,
-        )
-        reading = BufferedReading(source, topic, group, start)
-        return KvConsumer(reading, coordinator, on_revoke, self._consumers, **options)
-
-    def _note_consumed(self, records: int) -> None:
-        self._consumed += records
+    def _source(self, topic: str, group: str) -> NatsSource:
+        return NatsSource(self._connection, self._streams, topic, group, self._note_consumed)
 
     # Topics and groups
 
@@ -309,15 +222,3 @@ class NatsTransport(Transport):
         self._check_open()
         check_name("topic", topic)
         await forget_group(self._keys, topic, check_name("group", group))
-
-    async def groups(self, topic: str) -> Sequence[str]:
-        """The groups that have read a topic; UnknownTopic when it is not there."""
-        self._check_open()
-        await self._streams.look(topic)
-        return await groups_of(self._keys, topic)
-
-    def _check_open(self) -> None:
-        # Whoever closes it waits for what is on its way; nothing new is taken meanwhile.
-        if self._closing:
-            raise self._connection.closed()
-        _ = self._connection.client

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from nats.aio.msg import Msg
 from nats.errors import MaxPayloadError
@@ -25,6 +24,7 @@ from penstock.transports.nats_records import (
     encoded_headers,
 )
 from penstock.transports.nats_streams import NatsStreams
+from penstock.transports.producing import Rows
 
 BATCH_RECORDS_MAX = 1_000
 """The server takes no more in one batch."""
@@ -36,27 +36,6 @@ ID_BITS = 96
 LOOK_MESSAGES = 1_000
 
 Message = tuple[dict[str, str], bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The columns of what is produced."""
-
-    values: Sequence[bytes | None]
-    keys: Sequence[bytes | None] | None
-    headers: Sequence[Mapping[str, bytes] | None] | None
-    timestamps: Sequence[int] | None
-
-    def message(self, place: int) -> Message:
-        """One row as a message."""
-        value = self.values[place]
-        headers = encoded_headers(
-            None if self.keys is None else self.keys[place],
-            value,
-            None if self.headers is None else self.headers[place],
-            None if self.timestamps is None else self.timestamps[place],
-        )
-        return headers, value or b""
 
 
 class NatsProducer:
@@ -188,12 +167,21 @@ class NatsProducer:
         )
 
 
+def _message(
+    value: bytes | None,
+    key: bytes | None,
+    headers: Mapping[str, bytes] | None,
+    timestamp: int | None,
+) -> Message:
+    return encoded_headers(key, value, headers, timestamp), value or b""
+
+
 def _chunks(rows: Rows, places: Sequence[int]) -> Iterator[list[Message]]:
     """Messages in batches that the server takes."""
     messages: list[Message] = []
     size = 0
     for place in places:
-        message = rows.message(place)
+        message = _message(*rows.row(place))
         if messages and (
             len(messages) >= BATCH_RECORDS_MAX or size + len(message[1]) > BATCH_BYTES_MAX
         ):

@@ -10,42 +10,30 @@ the groups, their leases and their offsets are in a log beside the topic; see
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 from urllib.parse import quote
 
-from penstock.errors import DeadlineExceeded, InvalidName, InvalidOption, UnknownTopic
-from penstock.log.deadlines import check_seconds
-from penstock.log.group_coordinator import LEASE_SECONDS
+from penstock.errors import InvalidName, InvalidOption, UnknownTopic, Unreachable
 from penstock.log.lag import PartitionLag
 from penstock.log.names import check_name
-from penstock.log.routing import partitions_of
 from penstock.log.topic import PARTITIONS_MAX
-from penstock.transports.assignment import Handled, OnRevoke
-from penstock.transports.base import CLOSE_TIMEOUT_SECONDS, PRODUCE_TIMEOUT_SECONDS, Transport
 from penstock.transports.capabilities import Capabilities
-from penstock.transports.embedded_consumer import EmbeddedConsumer
-from penstock.transports.kv_consumer import KV_GROUP_OPTIONS, KvConsumer
-from penstock.transports.kv_groups import (
-    PATIENCE_SECONDS,
-    KvCoordinator,
-    committed_offset,
-    forget_group,
-    groups_of,
-)
+from penstock.transports.kv_groups import committed_offset, forget_group
+from penstock.transports.kv_transport import KvTransport
 from penstock.transports.options import check_options
+from penstock.transports.producing import Routing, Rows
 from penstock.transports.pulsar_client import PulsarConnection
 from penstock.transports.pulsar_http import decoded
 from penstock.transports.pulsar_index import PulsarIndex
 from penstock.transports.pulsar_keys import SUFFIX, PulsarKeys, TopicKeys, make_keeper
 from penstock.transports.pulsar_producer import PulsarProducers
 from penstock.transports.pulsar_reader import PulsarSource
-from penstock.transports.pulsar_records import Rows, message_in
+from penstock.transports.pulsar_records import message_in
 from penstock.transports.pulsar_settings import NAME, settings_from
-from penstock.transports.reading import BufferedReading
-from penstock.transports.records import Produced, StartPosition
+from penstock.transports.records import Produced
 from penstock.transports.statistics import ConnectionStatistics
 
 CAPABILITIES = Capabilities(
@@ -71,31 +59,31 @@ TOPIC_OPTIONS = frozenset({"keep"})
 PARTITION = "-partition-"
 
 
-class PulsarTransport(Transport):
+class PulsarTransport(KvTransport):
     """Topics in a namespace of a Pulsar cluster.
 
     ``produce`` returns when the bookies have acknowledged all; they sync their journal before that
     unless somebody turned it off. In a namespace with deduplication what is sent again after a
     lost connection is kept once, and the capability ``idempotence`` is there; without, it may be
-    there twice.
+    there twice. What ``produce`` raised Unreachable for may be stored in part, and more of it when
+    the broker is back.
     """
 
     name = NAME
+    _title = "Pulsar"
 
     def __init__(self, url: str = "pulsar://127.0.0.1:6650", **options: Any) -> None:
         self._settings = settings_from(url, options)
+        super().__init__(self._settings.system, self._settings.timeout)
         self._connection = PulsarConnection(self._settings)
         self._keys = PulsarKeys(self._connection)
         self._producers = PulsarProducers(self._connection, self._settings.system)
         self._names: dict[str, Sequence[str]] = {}
         """Topic → the broker's names of its partitions, where they are known."""
-        self._consumers: set[EmbeddedConsumer] = set()
-        self._turns: dict[str, int] = {}
-        self._producing: set[asyncio.Future[Any]] = set()
-        self._opening = asyncio.Lock()
-        self._closing = False
-        self._produced = self._consumed = 0
         same = self._settings.partitioner == "fnv1a"
+        self._routing = Routing(None if same else native_hash)
+        self._opening = asyncio.Lock()
+        self._produced = 0
         self.capabilities = replace(CAPABILITIES, keyed_routing=same)
 
     def __repr__(self) -> str:
@@ -118,28 +106,14 @@ class PulsarTransport(Transport):
             self.capabilities, idempotence=self._connection.is_deduplicating
         )
 
-    async def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> None:
-        """Wait for what is being produced, leave the groups, let go. Idempotent."""
-        check_seconds(timeout)
-        self._closing = True
-        try:
-            async with asyncio.timeout(timeout):
-                if self._producing:
-                    await asyncio.wait(self._producing)
-                await asyncio.gather(*(one.close() for one in list(self._consumers)))
-        except TimeoutError as late:
-            if isinstance(late, DeadlineExceeded):
-                raise
-            raise DeadlineExceeded(
-                f"Pulsar at {self._settings.service_url} did not let go within {timeout:g} s: what was "
-                "being produced may have been stored, and members that could not leave are given up "
-                "after their lease",
-                seconds=timeout,
-            ) from None
-        finally:
-            await self._keys.close()
-            await self._producers.close()
-            await self._connection.close()
+    async def _disconnect(self) -> None:
+        await self._keys.close()
+        await self._producers.close()
+        await self._connection.close()
+
+    @property
+    def _broker(self) -> str:
+        return f"Pulsar at {self._settings.service_url}"
 
     def statistics(self) -> ConnectionStatistics:
         """The connection and what went over it."""
@@ -163,44 +137,11 @@ class PulsarTransport(Transport):
 
     # Producing
 
-    async def produce(
-        self,
-        topic: str,
-        values: Sequence[bytes | None],
-        *,
-        keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[Mapping[str, bytes] | None] | None = None,
-        timestamps: Sequence[int] | None = None,
-        timeout: float = PRODUCE_TIMEOUT_SECONDS,
-    ) -> Produced:
-        """Send a batch; makes the topic when it is not there, unless ``auto_create`` is off.
-
-        Unreachable when the broker does not acknowledge in time: some of it may be stored, and more
-        of it may be when the broker is back.
-        """
-        self._check_open()
-        check_name("topic", topic)
-        check_seconds(timeout)
-        rows = Rows(values, keys, headers, timestamps)
-        rows.check()
-        sending = asyncio.ensure_future(self._produce(topic, rows))
-        self._producing.add(sending)
-        sending.add_done_callback(self._producing.discard)
-        try:
-            async with asyncio.timeout(timeout):
-                done = await sending
-        except TimeoutError:
-            raise self._connection.unreachable(
-                f"send {len(values)} records to {topic!r}; some of them may be stored", timeout
-            ) from None
-        self._produced += done.count
-        return done
-
     async def _produce(self, topic: str, rows: Rows) -> Produced:
         names = await self._names_for(topic)
         if not rows.values:
             return Produced(topic, 0, {}, durable=True)
-        places = self._routed(topic, len(names), rows)
+        places = self._routing.places(topic, len(names), rows)
         try:
             sent = await asyncio.gather(
                 *(self._producers.of(names[one]).send(rows, mine) for one, mine in places.items())
@@ -208,25 +149,13 @@ class PulsarTransport(Transport):
         except UnknownTopic:
             self._names.pop(topic, None)
             raise
+        self._produced += len(rows.values)
         return Produced(topic, len(rows.values), dict(zip(places, sent, strict=True)), durable=True)
 
-    def _routed(self, topic: str, count: int, rows: Rows) -> dict[int, list[int]]:
-        """Partition → the places of its rows."""
-        if count == 1:
-            return {0: list(range(len(rows.values)))}
-        keys = rows.keys or [None] * len(rows.values)
-        chosen, turn = partitions_of(keys, count, self._turns.get(topic, 0))
-        self._turns[topic] = turn
-        numbers = chosen.tolist()
-        if self._settings.partitioner == "native":
-            numbers = [
-                number if key is None else native_hash(key) % count
-                for number, key in zip(numbers, keys, strict=True)
-            ]
-        places: dict[int, list[int]] = {}
-        for place, number in enumerate(numbers):
-            places.setdefault(number, []).append(place)
-        return places
+    def _unacknowledged(self, topic: str, count: int, seconds: float) -> Unreachable:
+        return self._connection.unreachable(
+            f"send {count} records to {topic!r}; some of them may be stored", seconds
+        )
 
     async def _names_for(self, topic: str) -> Sequence[str]:
         """For the producer, which makes topics."""
@@ -243,44 +172,13 @@ class PulsarTransport(Transport):
 
     # Consuming
 
-    def subscribe(
-        self,
-        topic: str,
-        group: str,
-        *,
-        start: StartPosition = "earliest",
-        requires: Iterable[str] = (),
-        on_revoke: OnRevoke | None = None,
-        handled: Handled | None = None,
-        lease_seconds: float = LEASE_SECONDS,
-        **options: Any,
-    ) -> KvConsumer:
-        """A member of a group; options as on the embedded transport.
+    def _store(self, topic: str) -> TopicKeys:
+        return TopicKeys(self._keys, topic)
 
-        ``assignor``, ``lease_seconds`` (10), ``release_seconds`` (5), ``member``. Times mean when
-        the broker stored a record.
-        """
-        self._check_open()
-        check_name("topic", topic)
-        check_name("group", group)
-        check_options("a subscription of the Pulsar transport", options, KV_GROUP_OPTIONS)
-        self.require(requires, start)
-        source = PulsarSource(
+    def _source(self, topic: str, group: str) -> PulsarSource:
+        return PulsarSource(
             self._connection, topic, partial(self._look, topic), self._note_consumed
         )
-        coordinator = KvCoordinator(
-            TopicKeys(self._keys, topic),
-            topic,
-            group,
-            system=self._settings.system,
-            lease_seconds=lease_seconds,
-            timeout=self._settings.timeout + PATIENCE_SECONDS,
-        )
-        reading = BufferedReading(source, topic, group, start)
-        return KvConsumer(reading, coordinator, on_revoke, self._consumers, **options)
-
-    def _note_consumed(self, records: int) -> None:
-        self._consumed += records
 
     # Topics and groups
 
@@ -372,7 +270,7 @@ class PulsarTransport(Transport):
         )
 
     async def _lag(self, topic: str, group: str, partition: int, name: str) -> PartitionLag:
-        committed = await committed_offset(TopicKeys(self._keys, topic), topic, group, partition)
+        committed = await committed_offset(self._store(topic), topic, group, partition)
         index = PulsarIndex(self._settings, self._connection.http, name)
         first, end = await index.bounds()
         at = first if committed is None else max(first, committed)
@@ -386,13 +284,7 @@ class PulsarTransport(Transport):
         self._check_open()
         check_name("group", group)
         await self._look(topic)
-        await forget_group(TopicKeys(self._keys, topic), topic, group)
-
-    async def groups(self, topic: str) -> Sequence[str]:
-        """The groups that have read a topic; UnknownTopic when it is not there."""
-        self._check_open()
-        await self._look(topic)
-        return await groups_of(TopicKeys(self._keys, topic), topic)
+        await forget_group(self._store(topic), topic, group)
 
 
 async def _time_of(index: PulsarIndex, offset: int) -> int:

@@ -15,10 +15,11 @@ from typing import Any
 from penstock.errors import BrokerFailed, RecordTooLarge, UsageError
 from penstock.system import System
 from penstock.transports.client_thread import CallThread, heard, tell_loop
+from penstock.transports.producing import Rows
 from penstock.transports.pulsar_client import PENDING_RECORDS, Ok, PulsarConnection
 from penstock.transports.pulsar_index import EntryFacts, Position, PulsarIndex
 from penstock.transports.pulsar_places import Places, Run, Span
-from penstock.transports.pulsar_records import Rows
+from penstock.transports.pulsar_records import encoded
 from penstock.transports.pulsar_settings import NAME
 
 INLINE_RECORDS = 20
@@ -234,7 +235,7 @@ class PartitionProducer:
 def _send_all(send: Any, rows: Rows, places: Sequence[int], acks: Acknowledgements) -> None:
     """All of them, or none when one of them is no record."""
     try:
-        messages = [rows.message(place) for place in places]
+        messages = [encoded(*rows.row(place)) for place in places]
     except (TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"not a record: {error}") from error
     for message in messages:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +16,6 @@ import _pulsar  # type: ignore[import-not-found]
 import msgspec
 
 from penstock.log.records import NO_HEADERS
-from penstock.transports.options import check_columns
 from penstock.transports.records import StreamRecord
 
 OURS = "penstock."
@@ -26,41 +24,31 @@ HEADERS_64 = "penstock.headers"
 TIME = "penstock.time"
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The columns of what is produced."""
-
-    values: Sequence[bytes | None]
-    keys: Sequence[bytes | None] | None = None
-    headers: Sequence[Mapping[str, bytes] | None] | None = None
-    timestamps: Sequence[int] | None = None
-
-    def check(self) -> None:
-        """InvalidOption unless there is one of each for every value."""
-        check_columns(self.values, keys=self.keys, headers=self.headers, timestamps=self.timestamps)
-
-    def message(self, place: int) -> Any:
-        """One row as a message."""
-        builder = _pulsar.MessageBuilder()
-        value = self.values[place]
-        if value is None:
-            builder.set_null_value()
-        elif isinstance(value, bytes):
-            builder.content(value)
+def encoded(
+    value: bytes | None,
+    key: bytes | None = None,
+    headers: Mapping[str, bytes] | None = None,
+    timestamp: int | None = None,
+) -> Any:
+    """One record as a message."""
+    builder = _pulsar.MessageBuilder()
+    if value is None:
+        builder.set_null_value()
+    elif isinstance(value, bytes):
+        builder.content(value)
+    else:
+        raise TypeError(f"a value is a {type(value).__name__}, not bytes")
+    if key is not None:
+        _set_key(builder, key)
+    if headers:
+        _set_headers(builder, headers)
+    if timestamp is not None:
+        if timestamp > 0:
+            builder.event_timestamp(timestamp)
         else:
-            raise TypeError(f"a value is a {type(value).__name__}, not bytes")
-        if self.keys is not None and (key := self.keys[place]) is not None:
-            _set_key(builder, key)
-        if self.headers is not None and (headers := self.headers[place]):
-            _set_headers(builder, headers)
-        if self.timestamps is not None:
-            time = self.timestamps[place]
-            if time > 0:
-                builder.event_timestamp(time)
-            else:
-                # No event time, for Pulsar.
-                builder.property(TIME, str(time))
-        return builder.build()
+            # No event time, for Pulsar.
+            builder.property(TIME, str(timestamp))
+    return builder.build()
 
 
 def _set_key(builder: Any, key: bytes) -> None:

@@ -7,24 +7,17 @@ which is which.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
-from penstock.errors import Closed, DeadlineExceeded
-from penstock.log.deadlines import check_seconds
+from penstock.errors import Closed, Unreachable
 from penstock.log.lag import PartitionLag
 from penstock.log.names import check_name
 from penstock.transports.assignment import Handled, OnRevoke
-from penstock.transports.base import (
-    CLOSE_TIMEOUT_SECONDS,
-    PRODUCE_TIMEOUT_SECONDS,
-    Consumer,
-    Transport,
-)
+from penstock.transports.base import Consumer
 from penstock.transports.capabilities import Capabilities
+from penstock.transports.producing import BrokerTransport, Rows
 from penstock.transports.rabbitmq_queues import QueuesMode
-from penstock.transports.rabbitmq_rows import Rows
 from penstock.transports.rabbitmq_settings import NAME, settings_from
 from penstock.transports.rabbitmq_streams import StreamsMode
 from penstock.transports.records import Produced, StartPosition
@@ -62,24 +55,24 @@ class Mode(Protocol):
     async def groups(self, topic: str) -> list[str]: ...
 
 
-class RabbitTransport(Transport):
+class RabbitTransport(BrokerTransport):
     """Topics in the streams or in the quorum queues of a RabbitMQ server or cluster.
 
     ``produce`` returns when the server has confirmed all. Quorum queues are synced before that; streams
     are not: what was confirmed survives the end of the server's process, and a power cut only on
-    those replicas that have not lost theirs.
+    those replicas that have not lost theirs. What was on its way when the connection was lost is sent
+    again; streams keep it once.
     """
 
     name = NAME
+    _given_up = "later"
 
     def __init__(self, url: str = "rabbitmq://127.0.0.1:5552", **options: Any) -> None:
+        super().__init__()
         self._settings = settings_from(url, options)
         quorum = self._settings.mode == "quorum"
         self._mode: Mode = QueuesMode(self._settings) if quorum else StreamsMode(self._settings)
         self.capabilities = self._mode.capabilities
-        self._consumers: set[Consumer] = set()
-        self._producing: set[asyncio.Future[Any]] = set()
-        self._closing = False
 
     def __repr__(self) -> str:
         return f"RabbitTransport({self._settings.address}, mode={self._settings.mode})"
@@ -96,27 +89,22 @@ class RabbitTransport(Transport):
         if not self._closing:
             await self._mode.open()
 
-    async def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> None:
-        """Wait for what is being produced, leave the groups, let go. Idempotent."""
-        check_seconds(timeout)
-        self._closing = True
-        try:
-            async with asyncio.timeout(timeout):
-                if self._producing:
-                    await asyncio.wait(self._producing)
-                await asyncio.gather(*(one.close() for one in list(self._consumers)))
-                await self._mode.close()
-        except TimeoutError as late:
-            if isinstance(late, DeadlineExceeded):
-                raise
-            raise DeadlineExceeded(
-                f"RabbitMQ at {self._settings.address} did not let go within {timeout:g} s: what was "
-                "being produced may have been stored, and members that could not leave are given up "
-                "later",
-                seconds=timeout,
-            ) from None
-        finally:
-            await self._mode.disconnect()
+    async def _finish(self) -> None:
+        await super()._finish()
+        await self._mode.close()
+
+    async def _disconnect(self) -> None:
+        await self._mode.disconnect()
+
+    @property
+    def _broker(self) -> str:
+        return f"RabbitMQ at {self._settings.address}"
+
+    def _check_open(self) -> None:
+        # Whoever closes it waits for what is on its way; nothing new is taken meanwhile.
+        if self._closing:
+            raise Closed("the RabbitMQ transport is closed")
+        self._mode.check_open()
 
     def statistics(self) -> ConnectionStatistics:
         """The connection and what went over it."""
@@ -124,38 +112,15 @@ class RabbitTransport(Transport):
 
     # Producing
 
-    async def produce(
-        self,
-        topic: str,
-        values: Sequence[bytes | None],
-        *,
-        keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[Mapping[str, bytes] | None] | None = None,
-        timestamps: Sequence[int] | None = None,
-        timeout: float = PRODUCE_TIMEOUT_SECONDS,
-    ) -> Produced:
-        """Send a batch; makes the topic when it is not there, unless ``auto_create`` is off.
+    async def _produce(self, topic: str, rows: Rows) -> Produced:
+        return await self._mode.produce(topic, rows)
 
-        What was on its way when the connection was lost is sent again; streams keep it once.
-        Unreachable when the server does not confirm in time: some of it may be stored then, or
-        later.
-        """
-        self._check_open()
-        check_name("topic", topic)
-        check_seconds(timeout)
-        rows = Rows(values, keys, headers, timestamps)
-        sending = asyncio.ensure_future(self._mode.produce(topic, rows))
-        self._producing.add(sending)
-        sending.add_done_callback(self._producing.discard)
-        try:
-            async with asyncio.timeout(timeout):
-                return await sending
-        except TimeoutError:
-            why = f"{len(values)} records for {topic!r} are not confirmed; some may be stored"
-            last = self.statistics().last_error
-            raise self._settings.unreachable(
-                timeout, f"{why}; the last error: {last or 'none'}", topic=topic
-            ) from None
+    def _unacknowledged(self, topic: str, count: int, seconds: float) -> Unreachable:
+        why = f"{count} records for {topic!r} are not confirmed; some may be stored"
+        last = self.statistics().last_error
+        return self._settings.unreachable(
+            seconds, f"{why}; the last error: {last or 'none'}", topic=topic
+        )
 
     # Consuming
 
@@ -230,9 +195,3 @@ class RabbitTransport(Transport):
         """The groups that have read a topic; UnknownTopic when it is not there."""
         self._check_open()
         return await self._mode.groups(topic)
-
-    def _check_open(self) -> None:
-        # Whoever closes it waits for what is on its way; nothing new is taken meanwhile.
-        if self._closing:
-            raise Closed("the RabbitMQ transport is closed")
-        self._mode.check_open()

@@ -24,17 +24,16 @@ from aio_pika.exceptions import (
 from penstock.errors import InvalidOption, NotSupported, SubscriberBusy, UnknownTopic
 from penstock.log.lag import PartitionLag
 from penstock.log.names import check_name
-from penstock.log.routing import partitions_of
 from penstock.log.topic import PARTITIONS_MAX
 from penstock.transports.assignment import OnRevoke
 from penstock.transports.base import Consumer
 from penstock.transports.capabilities import Capabilities
 from penstock.transports.options import check_options
+from penstock.transports.producing import Routing, Rows
 from penstock.transports.rabbitmq_amqp import LOST, AmqpConnection
 from penstock.transports.rabbitmq_catalogue import QUORUM, Catalogue
 from penstock.transports.rabbitmq_connection import PAUSE_SECONDS
 from penstock.transports.rabbitmq_queue_consumer import KEY, NULL, TIME, QueueConsumer
-from penstock.transports.rabbitmq_rows import Rows
 from penstock.transports.rabbitmq_settings import (
     NAME,
     PREFETCH_MAX,
@@ -79,7 +78,7 @@ class QueuesMode:
         self._connection = AmqpConnection(settings)
         self._catalogue = Catalogue(self._connection)
         self._counts: dict[str, int] = {}
-        self._turns: dict[str, int] = {}
+        self._routing = Routing()
         self._channel: AbstractChannel | None = None
         self._exchanges: dict[str, AbstractExchange] = {}
         self._opening = asyncio.Lock()
@@ -117,9 +116,7 @@ class QueuesMode:
     async def produce(self, topic: str, rows: Rows) -> Produced:
         """Send in order; what was not confirmed when a connection was lost is sent again."""
         count = await self._count(topic)
-        keys = rows.keys or [None] * len(rows.values)
-        chosen, self._turns[topic] = partitions_of(keys, count, self._turns.get(topic, 0))
-        numbers = chosen.tolist()
+        numbers = self._routing.numbers(topic, count, rows)
         messages = [_message(rows, place) for place in range(len(rows.values))]
         for start in range(0, len(messages), PORTION):
             part = slice(start, start + PORTION)

@@ -20,7 +20,6 @@ from penstock.errors import BrokerFailed, InvalidOption, UnknownTopic
 from penstock.log.group_coordinator import LEASE_SECONDS
 from penstock.log.lag import PartitionLag
 from penstock.log.names import check_name
-from penstock.log.routing import partitions_of
 from penstock.log.topic import PARTITIONS_MAX
 from penstock.transports.assignment import OnRevoke
 from penstock.transports.base import Consumer
@@ -35,11 +34,11 @@ from penstock.transports.kv_groups import (
     groups_of,
 )
 from penstock.transports.options import check_options
+from penstock.transports.producing import Routing, Rows
 from penstock.transports.rabbitmq_connection import CALL_SECONDS, RabbitConnection
 from penstock.transports.rabbitmq_keys import RabbitKeys, make_stream
 from penstock.transports.rabbitmq_reader import NO_STREAM, RabbitSource, bounds, look, offset_spec
 from penstock.transports.rabbitmq_records import encoded, records_of
-from penstock.transports.rabbitmq_rows import Rows
 from penstock.transports.rabbitmq_settings import RabbitSettings, is_count, unknown_topic
 from penstock.transports.rabbitmq_super import make_super_stream
 from penstock.transports.rabbitmq_wire import Link, Refused
@@ -90,7 +89,7 @@ class StreamsMode:
         self._connection = RabbitConnection(settings)
         self._keys = RabbitKeys(self._connection)
         self._counts: dict[str, int] = {}
-        self._turns: dict[str, int] = {}
+        self._routing = Routing(_native_hash if settings.partitioner == "native" else None)
         self._writers: dict[tuple[str, int], tuple[StreamWriter, Tail]] = {}
         self._produced = self._consumed = 0
 
@@ -129,26 +128,12 @@ class StreamsMode:
     async def produce(self, topic: str, rows: Rows) -> Produced:
         """Send to each partition in order; the offsets are looked for at the end of the streams."""
         count = await self._count(topic)
-        places = self._routed(topic, count, rows)
+        places = self._routing.places(topic, count, rows)
         sent = await asyncio.gather(
             *(self._send(topic, number, rows, mine) for number, mine in places.items())
         )
         self._produced += len(rows.values)
         return Produced(topic, len(rows.values), dict(zip(places, sent, strict=True)), False)
-
-    def _routed(self, topic: str, count: int, rows: Rows) -> dict[int, list[int]]:
-        """Partition → the places of its rows."""
-        turn = self._turns.get(topic, 0)
-        keys = rows.keys or [None] * len(rows.values)
-        if self._settings.partitioner == "native":
-            chosen, self._turns[topic] = _native(keys, count, turn)
-        else:
-            found, self._turns[topic] = partitions_of(keys, count, turn)
-            chosen = found.tolist()
-        places: dict[int, list[int]] = {}
-        for place, number in enumerate(chosen):
-            places.setdefault(number, []).append(place)
-        return places
 
     async def _send(
         self, topic: str, partition: int, rows: Rows, places: Sequence[int]
@@ -349,15 +334,8 @@ class StreamsMode:
         return self._settings.failed("refused a call", str(error), error.code)
 
 
-def _native(keys: Sequence[bytes | None], count: int, turn: int) -> tuple[list[int], int]:
-    chosen = []
-    for key in keys:
-        if key is None:
-            chosen.append(turn % count)
-            turn += 1
-        else:
-            chosen.append(mmh3.hash(key, NATIVE_SEED, signed=False) % count)
-    return chosen, turn % count
+def _native_hash(key: bytes) -> int:
+    return mmh3.hash(key, NATIVE_SEED, signed=False)
 
 
 def _arguments(options: Mapping[str, Any]) -> dict[str, str]:
