@@ -1,9 +1,11 @@
-"""ARCHITECTURE.md names files and classes that are there, and a new part takes at most four files."""
+"""ARCHITECTURE.md names files and classes that are there, and a new part takes the files that it says."""
 
 import re
 from pathlib import Path
 
 import pytest
+
+from penstock.transports.registry import BROKERS
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "penstock"
@@ -23,9 +25,11 @@ def section(title: str) -> str:
 
 
 def new_parts() -> dict[str, list[str]]:
-    """What can be added, and the cells that say in which files."""
-    rows = re.findall(r"^\| ([^|]+) \| (.*) \|$", section("## Where a new part goes"), re.MULTILINE)
-    return {name: [cell for cell in map(str.strip, rest.split("|")) if cell] for name, rest in rows}
+    """What can be added, and the files that its row names."""
+    rows = re.findall(
+        r"^\| ([a-z][^|]+) \| (.*) \|$", section("## Where a new part goes"), re.MULTILINE
+    )
+    return {name: FILE.findall(rest) for name, rest in rows}
 
 
 def exists(name: str) -> bool:
@@ -75,14 +79,25 @@ def test_the_path_of_a_message_is_told_for_each_place(title):
 
 def test_a_new_part_takes_at_most_four_files():
     parts = new_parts()
-    for wanted in ("transport", "store", "strategy of pressure", "verb of the command line"):
+    for wanted in (
+        "transport",
+        "store",
+        "strategy of pressure, for a bus",
+        "verb of the command line",
+    ):
         assert wanted in parts
-    for name, cells in parts.items():
-        if name != "To add a …":
-            assert 2 <= len([cell for cell in cells if set(cell) != {"-"}]) <= 4, name
+    for name, files in parts.items():
+        assert 2 <= len(set(files)) == len(files) <= 4, name
+    assert len({*parts["transport"], *parts["extra"]}) == 7
 
 
-def test_each_step_of_a_new_part_names_a_file():
-    for name, cells in new_parts().items():
-        if name != "To add a …":
-            assert all(FILE.search(cell) for cell in cells), name
+def test_each_broker_has_the_files_that_a_new_transport_takes():
+    """Those of its row and of the extra's row: the name of the broker is in each of them, or is its name."""
+    extras = {extra for _, extra in BROKERS.values()}
+    assert len(extras) == 5
+    parts = new_parts()
+    for extra in extras:
+        for name in [*parts["transport"], *parts["extra"]]:
+            place = name.replace("<name>", extra)
+            [path] = [home / place for home in (SOURCE, ROOT) if (home / place).is_file()]
+            assert extra in path.read_text(encoding="utf-8").lower(), f"{path} has no {extra}"

@@ -123,7 +123,7 @@ def test_without_nicegui_the_tour_says_so(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(tour, "is_installed", lambda: False)
     assert tour.main(["--folder", str(tmp_path / "tour"), "--fast"]) == 0
     shown = capsys.readouterr().out
-    assert "No dashboard was served: it needs pip install 'penstock[dashboard]'" in shown
+    assert "No dashboard was served: it needs pip install '.[dashboard]'" in shown
     assert "The part with Spark is left out" in shown
 
 

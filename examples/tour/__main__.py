@@ -181,7 +181,7 @@ def summary(tour: Tour, folder: Path) -> bool:
 def point_to(folder: Path, board: Board | None) -> None:
     """Where to look now."""
     if board is None:
-        say("No dashboard was served: it needs pip install 'penstock[dashboard]'.")
+        say("No dashboard was served: it needs pip install '.[dashboard]'.")
         return
     log = folder / RUSH.name / "log"
     say(
