@@ -42,6 +42,8 @@ class Dimension:
     scale: float
     units: Callable[[int], float]
     about: str
+    judged: tuple[tuple[int, int], ...] = ()
+    """From which size to which; else from the third, or of few the second, to the last."""
 
     def of(self, scale: Scale) -> tuple[int, ...]:
         """The sizes of a scale."""
@@ -52,7 +54,7 @@ DIMENSIONS = (
     Dimension("records", (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000), ("publish", "read"),
               "µs/record", 1e6, lambda size: size,
               "Records of 100 bytes in one partition: published 1,000 a call, four calls in flight, "
-              "flushed; read in batches."),
+              "flushed; read in batches.", judged=((1_000_000, LONG), (LONG, 100_000_000))),
     Dimension("partitions", (1, 8, 32, 128, 512), ("publish", "read"), "µs/record", 1e6,
               lambda size: size * jobs.PER_PARTITION,
               "A topic of so many partitions with 200 records in each, flushed, then read."),
@@ -64,7 +66,8 @@ DIMENSIONS = (
               "So many groups read the same 1,000 records and commit, durably. All stay open."),
     Dimension("sizes", (16, 256, 4_096, 65_536, 1 << 20), ("publish", "read"), "ns/byte", 1e9,
               lambda size: max(4, jobs.SIZED_BYTES // size) * size,
-              "16 MiB in records of so many bytes: published, flushed, read."),
+              "16 MiB in records of so many bytes: published, flushed, read.",
+              judged=((256, 4_096), (4_096, 1 << 20))),
     Dimension("tasks", (1, 4, 16, 32, 64), ("publish",), "µs/record", 1e6,
               lambda size: size * jobs.PER_TASK,
               "So many tasks await each of their 50 records, every one durable."),
@@ -165,10 +168,13 @@ def _processes(folder: Path, size: int) -> Figures:
 
 
 def _targets(dimension: Dimension) -> Iterator[Target]:
-    """From the third size on, nothing grows faster than what there is of it."""
-    low, high = dimension.sizes[2 if len(dimension.sizes) > 4 else 1], dimension.sizes[-1]
-    if high > LONG:
-        high = LONG
+    """Nothing grows faster than what there is of it; small sizes are mostly fixed costs."""
+    sizes = dimension.sizes
+    for low, high in dimension.judged or ((sizes[2 if len(sizes) > 4 else 1], sizes[-1]),):
+        yield from _between(dimension, low, high)
+
+
+def _between(dimension: Dimension, low: int, high: int) -> Iterator[Target]:
     name = f"grow_{dimension.name}/grow"
     for figure, unit in _figures(dimension):
         more = 1 if figure in dimension.steps else dimension.units(high) / dimension.units(low)
