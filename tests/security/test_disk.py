@@ -1,5 +1,6 @@
 """What is on the disk is hostile: links, pipes, names and sizes that somebody else put there."""
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -14,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from penstock import TopicConfig, WalMessageQueue, repair, verify
+from penstock.cli import main
 from penstock.errors import PenstockError
-from penstock.stores import DirectoryStore, SqliteStore
+from penstock.stores import DirectoryStore, ObjectStore, SqliteStore
 from penstock.system import OsFiles
 from tests.security.corpus import CONTROLS, MARKUP
 
@@ -265,6 +267,52 @@ async def test_files_are_for_the_owner_alone_whatever_the_umask(findings, tmp_pa
             store.write("a/b", b"x")
         with DirectoryStore(tmp_path / "new" / "store") as files:
             files.write("a/b", b"x")
+    finally:
+        os.umask(before)
+    for path in [tmp_path / "new", *(tmp_path / "new").rglob("*")]:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        wanted = 0o700 if path.is_dir() else 0o600
+        findings.check(mode == wanted, f"{path.relative_to(tmp_path)} is {mode:o}")
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o027], ids="{:03o}".format)
+@pytest.mark.parametrize("there", [False, True], ids=["new", "replaced"])
+async def test_what_is_exported_is_for_the_owner_alone(findings, tmp_path, mask, there):
+    """Also where a file was that everybody could read, and where somebody left a link to write through."""
+    pytest.importorskip("pyarrow", reason="needs penstock[arrow]")
+    await fill(tmp_path / "log")
+    url = f"log:{tmp_path / 'log'}"
+    before = os.umask(mask)
+    try:
+        for ending in ("jsonl", "csv", "parquet", "arrow"):
+            file, outside = tmp_path / f"orders.{ending}", tmp_path / f"outside-{ending}"
+            outside.write_bytes(OUTSIDE)
+            (tmp_path / f".{file.name}.part").symlink_to(outside)
+            if there:
+                file.touch(0o644)
+            code = await asyncio.to_thread(
+                main, ["export", "orders", str(file), "--url", url, "--yes"]
+            )
+            findings.check(code == 0, f"{ending}: it failed")
+            mode = stat.S_IMODE(file.stat().st_mode)
+            findings.check(mode == 0o600, f"{ending} is {mode:o}")
+            findings.check(outside.read_bytes() == OUTSIDE, f"{ending}: a link was written through")
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o027], ids="{:03o}".format)
+def test_object_storage_in_a_folder_is_for_the_owner_alone(findings, tmp_path, mask):
+    pytest.importorskip("obstore", reason="needs penstock[objects]")
+    before = os.umask(mask)
+    try:
+        for prefix in ("", "some/where"):
+            with ObjectStore(f"file://{tmp_path}/new", prefix) as store:
+                store.write("a/b/c", b"first")
+                store.write("a/b/c", b"second")
+                store.write("d", b"x")
+                findings.check(store.read("a/b/c") == b"second", "it reads something else")
+                findings.check(store.list() == ["a/b/c", "d"], f"it lists {store.list()}")
     finally:
         os.umask(before)
     for path in [tmp_path / "new", *(tmp_path / "new").rglob("*")]:

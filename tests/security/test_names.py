@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock import Event, MessageBus, ScalableMessageBus, WalMessageQueue, topic
 from penstock.errors import InvalidName, UsageError
+from penstock.log.producer_file import ProducerFile
 from penstock.messages import DEFAULT_SESSION
 from penstock.names import check_label, check_name
 from penstock.stores import DirectoryStore, MemoryStore, SqliteStore
@@ -171,6 +172,43 @@ async def test_names_that_differ_by_case_are_not_two_names(findings, tmp_path):
             for name in ("billing", "BILLING"):
                 told = await outcome(lambda name: queue.subscribe("Orders", name).open(), name)
                 findings.check(told == "InvalidName", f"subscriber {name}: {told}")
+
+
+async def test_producers_that_differ_by_case_are_not_two_producers(findings, tmp_path):
+    """One that is there may be opened again and again, by its own name, and after it was forgotten by another."""
+
+    async def transact(name: str) -> None:
+        async with queue.transaction(name) as transaction:
+            await transaction.publish("orders", b"x")
+
+    async with WalMessageQueue(tmp_path) as queue:
+        await queue.create_topic("orders")
+        open_one: Door = lambda name: queue.producer(name).open()  # noqa: E731
+        for name in ("Maker", "Maker", "other"):
+            findings.check(await outcome(open_one, name) == "accepted", f"{name} is refused")
+        for name in ("maker", "MAKER", "Other"):
+            for door in (open_one, transact):
+                told = await outcome(door, name)
+                findings.check(told == "InvalidName", f"producer {name}: {told}")
+        findings.check(await outcome(transact, "Maker") == "accepted", "the first one is stopped")
+        await queue.forget_producer("Maker")
+        told = await outcome(open_one, "maker")
+        findings.check(told == "accepted", f"the name of one that is forgotten: {told}")
+
+
+async def test_a_log_with_two_producers_from_before_opens(findings, tmp_path, monkeypatch):
+    """Earlier versions let both be made."""
+    with monkeypatch.context() as before:
+        before.setattr(ProducerFile, "_check_case", lambda _: None)
+        async with WalMessageQueue(tmp_path) as queue:
+            for name in ("maker", "Maker"):
+                await queue.producer(name).open()
+    async with WalMessageQueue(tmp_path) as queue:
+        for name in ("maker", "Maker"):
+            told = await outcome(lambda name: queue.producer(name).open(), name)
+            findings.check(told == "accepted", f"{name} from before: {told}")
+        told = await outcome(lambda name: queue.producer(name).open(), "MAKER")
+        findings.check(told == "InvalidName", f"a third one: {told}")
 
 
 @given(st.text(max_size=250))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
@@ -100,15 +101,16 @@ async def _export(
     from penstock.cli.exporting import batches, writer_of
     from penstock.cli.progress import progress
     from penstock.cli.reading import parts_of
+    from penstock.system import System
 
     writer = writer_of(kind.value)
-    partial = file.with_name(f".{file.name}.part")
+    partial = file.with_name(f".{file.name}.{System().random.getrandbits(64):016x}.part")
     count = 0
     try:
         async with place.reading() if place.is_log else place.writing() as transport:
             parts = await parts_of(transport, topic, wanted, partitions)
             total = sum(one.size for one in parts)
-            with progress(topic, total) as advance, partial.open("wb") as target:
+            with progress(topic, total) as advance, _private(partial) as target:
                 writer.begin(target)
                 async for batch in batches(transport, topic, parts, writer.wants):
                     writer.add(batch)
@@ -120,3 +122,10 @@ async def _export(
     finally:
         partial.unlink(missing_ok=True)
     return count
+
+
+def _private(path: Path) -> IO[bytes]:
+    """A new file for this user alone, as those of a log are. Nobody can guess its name before."""
+    from penstock.system import System
+
+    return os.fdopen(System().files.open(str(path), create=True), "wb")

@@ -27,7 +27,7 @@ from crc32c import crc32c
 
 from penstock.errors import DamagedFile, Fenced, KeyNotFound, LimitReached
 from penstock.log.deadlines import LOCK_TIMEOUT_SECONDS
-from penstock.log.names import check_name
+from penstock.log.names import check_case, check_name
 from penstock.log.slots import SlottedFile
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import System
@@ -85,7 +85,11 @@ class ProducerFile:
             yield
 
     def open(self, system: System) -> ProducerLease:
-        """Raise the epoch, durably, making the producer when it is new. Needs the lock."""
+        """Raise the epoch, durably, making the producer when it is new. Needs the lock.
+
+        InvalidName for a new one whose name differs from that of another only by case.
+        """
+        self._check_case()
         try:
             slot = self._slots.read()
         except KeyNotFound:
@@ -167,6 +171,16 @@ class ProducerFile:
 
     def _checksum(self, front: bytes) -> bytes:
         return _CHECKSUM.pack(crc32c(front, crc32c(self.done_key.encode())))
+
+    def _check_case(self) -> None:
+        """Not for one that is there: a log may have two from before this was refused."""
+        names = self._store.folders("producers")
+        folded = self.name.casefold()
+        alike = [one for one in names if one != self.name and one.casefold() == folded]
+        if not alike or (self.name in names and self._store.exists(self.key)):
+            return
+        there = (one for one in alike if self._store.exists(f"producers/{one}/state"))
+        check_case("producer", self.name, there)
 
     def _check_room(self) -> None:
         if len(producer_names(self._store)) >= PRODUCERS_MAX:

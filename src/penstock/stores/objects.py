@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -33,8 +33,9 @@ class ObjectStore(PersistentBackingStore):
 
     What survives: an object appears as a whole or not at all, and on S3, GCS and Azure it is
     durable when ``write`` returns. In a local directory obstore syncs neither file nor directory
-    (seen with strace, obstore 0.12): this store does it for a ``file:///`` URL, but cannot for a
-    ``LocalStore`` that you made, whose ``capabilities.durable`` is False. A failing service is
+    (seen with strace, obstore 0.12), and lets everybody read them: for a ``file:///`` URL this store
+    writes them itself, durable and for the user alone. It cannot for a ``LocalStore`` that you made,
+    whose ``capabilities.durable`` is False. A failing service is
     tried again for up to 30 s, then ``StoreFailed`` is raised and the object may or may not be
     there. Credentials are never shown.
     """
@@ -60,10 +61,11 @@ class ObjectStore(PersistentBackingStore):
     def write(self, key: str, data: Buffer) -> None:
         path = self._path(key)
         with self._translated("write", key):
-            # A copy of what may still change: obstore's memory store keeps the buffer itself.
-            self._client.put(path, data if isinstance(data, bytes) else bytes(data))
             if self._root:
-                self._sync_file(path)
+                self._write_file(f"{self._root}/{path}", data)
+            else:
+                # A copy of what may still change: obstore's memory store keeps the buffer itself.
+                self._client.put(path, data if isinstance(data, bytes) else bytes(data))
         self._gate.count_write(len(data))
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
@@ -135,18 +137,31 @@ class ObjectStore(PersistentBackingStore):
     def abandon_after_fork(self) -> None:
         self._gate.abandon()
 
-    def _sync_file(self, path: str) -> None:
-        """Make a local file durable, and the names of the directories down to it."""
+    def _write_file(self, target: str, data: Buffer) -> None:
+        """A local file as obstore would write it, but durable, and for this user alone."""
         files = System().files
-        descriptor = files.open(f"{self._root}/{path}")
+        folders = self._folders(target)
+        for folder in reversed(folders):
+            with suppress(FileExistsError):
+                files.make_directory(folder)
+        # obstore does not list what ends so.
+        partial = f"{target}#{System().random.getrandbits(32)}"
         try:
-            files.sync(descriptor)
-        finally:
-            files.close(descriptor)
-        folder = f"{self._root}/{path}".rpartition("/")[0]
-        while len(folder) >= len(self._root):
+            _write_whole(partial, data)
+            files.rename(partial, target)
+        except BaseException:
+            with suppress(OSError):
+                files.unlink(partial)
+            raise
+        for folder in folders:
             files.sync_directory(folder)
-            folder = folder.rpartition("/")[0]
+
+    def _folders(self, target: str) -> Sequence[str]:
+        """From the folder of a file up to the root."""
+        found = [target.rpartition("/")[0]]
+        while len(found[-1]) > len(self._root):
+            found.append(found[-1].rpartition("/")[0])
+        return found
 
     def _path(self, key: str) -> str:
         self._gate.check()
@@ -219,6 +234,17 @@ def _open_directory(obstore: Any, path: str, options: dict[str, Any]) -> Any:
     except OSError as cause:
         raise StoreFailed(f"cannot make {path}: {cause.strerror}", errno=cause.errno) from cause
     return obstore.store.LocalStore(path, **options)
+
+
+def _write_whole(path: str, data: Buffer) -> None:
+    """A new file, on the disk when this returns."""
+    files = System().files
+    descriptor = files.open(path, create=True)
+    try:
+        files.write(descriptor, [data], 0)
+        files.sync(descriptor)
+    finally:
+        files.close(descriptor)
 
 
 def _place(target: Any) -> str:

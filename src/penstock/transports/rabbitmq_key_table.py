@@ -293,7 +293,7 @@ def _entry_of(message: bytes) -> Change | SummaryPart:
 def _body_of(message: bytes) -> bytes:
     """The value, in the one form that entries are written in.
 
-    The decoder of the client would read any form, and take a gigabyte for seventy bytes of some.
+    The decoder of the client would read any form, and take minutes and gigabytes for forty bytes of some.
     """
     short = message[3:4] == b"\xa0"
     start = 5 if short else 8
