@@ -148,7 +148,8 @@ def test_of_a_time_the_least_is_the_best(tmp_path):
 
 def test_ratios_of_unequal_rounds_are_refused():
     with pytest.raises(ValueError, match="argument"):
-        ratios([1.0], [1.0, 2.0])
+        ratios([1.0, 2.0], [1.0, 2.0, 3.0])
+    assert ratios([6.0], [1.0, 2.0, 3.0]) == [3.0]
     assert ratio_to_bound({"a": [1.0]}, "a", "") is None
 
 
