@@ -175,7 +175,11 @@ class OsFiles:
             return
         rest = memoryview(b"".join(buffers))
         while written < total:
-            written += os.pwrite(descriptor, rest[written:], position + written)
+            more = os.pwrite(descriptor, rest[written:], position + written)
+            if not more:
+                # It took nothing and gave no reason: to ask again could go on for ever.
+                raise OSError(errno.EIO, "the disk took none of the bytes that were left to write")
+            written += more
 
     def truncate(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)
