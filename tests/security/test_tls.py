@@ -45,10 +45,12 @@ def certificates(tmp_path_factory) -> Path:
 class Listener:
     """Takes connections with a certificate, and keeps what it was told after the handshake."""
 
-    def __init__(self, certificate: Path, greeting: bytes = b"") -> None:
+    def __init__(self, certificate: Path, greeting: bytes = b"", first: int = 0) -> None:
         self.heard = b""
         self.tried = 0
         self._greeting = greeting
+        self._first = first
+        """Bytes that the client says before the greeting."""
         self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._context.load_cert_chain(certificate, certificate.with_suffix(".key"))
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -73,14 +75,16 @@ class Listener:
     def _serve(self, connection: socket.socket) -> None:
         connection.settimeout(SECONDS)
         with connection:
+            if self._first:
+                connection.recv(self._first)
             connection.sendall(self._greeting)
             with self._context.wrap_socket(connection, server_side=True) as secured:
                 self.heard += secured.recv(4_096)
 
 
 @contextlib.contextmanager
-def listening(certificate: Path, greeting: bytes) -> Iterator[Listener]:
-    listener = Listener(certificate, greeting)
+def listening(certificate: Path, greeting: bytes, first: int = 0) -> Iterator[Listener]:
+    listener = Listener(certificate, greeting, first)
     try:
         yield listener
     finally:
@@ -178,3 +182,89 @@ def test_object_storage_is_checked_too(findings, url):
     with pytest.raises(InvalidOption, match="always checked"):
         open_store(url)
     findings.check(True, "")
+
+
+# ---------------------------------------------------------------------------------- PostgreSQL
+
+
+SSL_REQUEST_BYTES = 8
+
+
+def ask_postgres(port: int, query: str) -> str:
+    """What came of a call to the listener."""
+    dsn = f"postgresql://ada:{CANARY}@127.0.0.1:{port}/x?{query}"
+    try:
+        with open_store(dsn, deadline=SECONDS * 3) as store:
+            store.list()
+    except PenstockError as error:
+        return f"{type(error).__name__}: {error}"
+    return "opened"
+
+
+def test_only_the_right_database_is_talked_to(findings, certificates, monkeypatch):
+    """Without a word about TLS in the URL. The listener counts as another machine, though it is here."""
+    pytest.importorskip("asyncpg", reason="needs the client of PostgreSQL")
+    from penstock.stores import postgres_tls
+
+    monkeypatch.setattr(postgres_tls, "_is_here", lambda _: False)
+    monkeypatch.setenv("HOME", str(certificates))
+    for variable in ("PGSSLMODE", "PGSSLROOTCERT", "PGSERVICE"):
+        monkeypatch.delenv(variable, raising=False)
+    right, other = certificates / "right.crt", certificates / "other.crt"
+    cases = {
+        "nobody vouches for it": (right, ""),
+        "another authority vouches": (right, f"sslrootcert={other}"),
+        "it is another server's": (other, f"sslrootcert={other}"),
+    }
+    for what, (certificate, query) in cases.items():
+        with listening(certificate, b"S", SSL_REQUEST_BYTES) as listener:
+            told = ask_postgres(listener.port, query)
+        findings.check(listener.tried, f"{what}: nobody came ({told})")
+        findings.check(not listener.heard, f"{what}: it was told {listener.heard[:60]!r}")
+        findings.check("sslrootcert=<file>" in told, f"{what}: {told} says not what to do")
+        findings.check(CANARY not in told, f"{what}: the error tells the secret")
+    with listening(right, b"S", SSL_REQUEST_BYTES) as listener:
+        told = ask_postgres(listener.port, f"sslrootcert={right}")
+    findings.check(listener.heard, f"the right server was told nothing ({told})")
+    with listening(right, b"N", SSL_REQUEST_BYTES) as listener:
+        told = ask_postgres(listener.port, "")
+    findings.check(listener.tried and not listener.heard, "it went on without TLS")
+    findings.check("sslmode=disable" in told, f"{told} says not what to do")
+
+
+@pytest.mark.parametrize(
+    ("dsn", "wanted"),
+    [
+        ("postgresql://db.example/x", True),
+        ("postgresql://ada:p@db.example:5432/x", True),
+        ("postgres://10.0.0.1/x", True),
+        ("postgresql://[2001:db8::1]:5432/x", True),
+        ("postgresql://localhost,db.example/x", True),
+        ("postgresql:///x?host=db.example", True),
+        ("postgresql://localhost.example/x", True),
+        ("postgresql://127.0.0.1.example/x", True),
+        ("postgresql:///x?service=shop", True),
+        ("postgresql://db.example/x?sslrootcert=/a", "verify-full"),
+        ("postgresql:///x", None),
+        ("postgresql://localhost/x", None),
+        ("postgresql://ada:p@127.0.0.1:5432/x", None),
+        ("postgresql://127.1.2.3/x", None),
+        ("postgresql://[::1]:5432/x", None),
+        ("postgresql:///x?host=/var/run/postgresql", None),
+        ("postgresql://%2Fvar%2Frun/x", None),
+        ("postgresql://db.example/x?sslmode=disable", None),
+        ("postgresql://db.example/x?sslmode=verify-ca", None),
+    ],
+)
+def test_a_database_elsewhere_is_checked_by_default(findings, monkeypatch, tmp_path, dsn, wanted):
+    from penstock.stores.postgres_tls import tls_of
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for variable in ("PGSSLMODE", "PGSSLROOTCERT", "PGHOST", "PGSERVICE"):
+        monkeypatch.delenv(variable, raising=False)
+    findings.check(tls_of(dsn).get("ssl") == wanted, f"{dsn}: {tls_of(dsn)}")
+    if dsn == "postgresql:///x":
+        monkeypatch.setenv("PGHOST", "db.example")
+        findings.check(tls_of(dsn), "PGHOST is another machine")
+    monkeypatch.setenv("PGSSLMODE", "require")
+    findings.check(not tls_of(dsn), "the environment says what to do")

@@ -52,8 +52,11 @@ class PostgresStore(PersistentBackingStore):
 
     Locks belong to a session of this process; the server frees them when the process dies,
     within seconds when its machine vanishes. When that session breaks while a lock is held, the store
-    is poisoned, as somebody else may hold the lock by now. The password in the
-    DSN is never shown.
+    is poisoned, as somebody else may hold the lock by now.
+
+    A server on another machine is talked to over TLS, and its certificate and name are checked
+    (``sslmode=verify-full``), unless the DSN or ``PGSSLMODE`` says otherwise. Name who signed it by
+    ``sslrootcert``, if the system does not know. The password in the DSN is never shown.
     """
 
     def __init__(

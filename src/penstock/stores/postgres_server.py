@@ -22,6 +22,7 @@ from penstock.errors import (
     StoreFailed,
 )
 from penstock.stores.gate import Deadline
+from penstock.stores.postgres_tls import HINT, tls_of
 from penstock.system import System
 
 T = TypeVar("T")
@@ -44,6 +45,7 @@ class Server:
     def __init__(self, dsn: str, *, deadline: float, connections: int, system: System) -> None:
         self._asyncpg = _asyncpg()
         self._dsn = _checked(dsn)
+        self._tls = _tls(dsn)
         self.place = _place(dsn)
         self._deadline = deadline
         self._system = system
@@ -169,7 +171,7 @@ class Server:
             "tcp_keepalives_count": "3",
         }
         connection = await self._asyncpg.connect(
-            self._dsn, timeout=self._deadline, server_settings=settings
+            self._dsn, timeout=self._deadline, server_settings=settings, **self._tls
         )
         descriptor = connection._transport.get_extra_info("socket").fileno()
         self._sockets[descriptor] = connection
@@ -191,6 +193,8 @@ class Server:
             return self._too_late(self._deadline)
         code = getattr(cause, "sqlstate", None) or type(cause).__name__
         text = str(cause) if isinstance(cause, self._asyncpg.PostgresError | OSError) else ""
+        if self._tls and isinstance(cause, OSError) and "SSL" in f"{type(cause)}{text}".upper():
+            text = f"{text}: {HINT}"
         return StoreFailed(
             f"the PostgreSQL server at {self.place} failed: {code} {text}".rstrip(), code=code
         )
@@ -297,6 +301,13 @@ def _checked(dsn: str) -> str:
         return dsn
     # The text itself is not repeated: it may hold a password.
     raise InvalidOption("a PostgreSQL DSN starts with postgresql:// or postgres://")
+
+
+def _tls(dsn: str) -> dict[str, Any]:
+    try:
+        return tls_of(dsn)
+    except ValueError:
+        return {"ssl": True}  # the client refuses the DSN, and says why without it
 
 
 def _place(dsn: str) -> str:
