@@ -7,52 +7,21 @@ which is which.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, Self
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
 
 from penstock.errors import Closed, Unreachable
 from penstock.log.lag import PartitionLag
 from penstock.log.names import check_name
 from penstock.transports.assignment import Handled, OnRevoke
 from penstock.transports.base import Consumer
-from penstock.transports.capabilities import Capabilities
 from penstock.transports.producing import BrokerTransport, Rows
+from penstock.transports.rabbitmq_mode import Mode
 from penstock.transports.rabbitmq_queues import QueuesMode
 from penstock.transports.rabbitmq_settings import NAME, settings_from
 from penstock.transports.rabbitmq_streams import StreamsMode
 from penstock.transports.records import Produced, StartPosition
 from penstock.transports.statistics import ConnectionStatistics
-
-
-class Mode(Protocol):
-    """One way to use the server. Its calls do what those of the transport do."""
-
-    @property
-    def capabilities(self) -> Capabilities: ...
-    async def open(self) -> None: ...
-    async def close(self) -> None: ...
-    async def disconnect(self) -> None: ...
-    def check_open(self) -> None: ...
-    def statistics(self) -> ConnectionStatistics: ...
-    async def produce(self, topic: str, rows: Rows) -> Produced: ...
-    def subscribe(
-        self,
-        topic: str,
-        group: str,
-        start: StartPosition,
-        on_revoke: OnRevoke | None,
-        among: set[Consumer],
-        options: Mapping[str, Any],
-    ) -> Consumer: ...
-    async def create_topic(
-        self, topic: str, partitions: int | None, options: Mapping[str, Any]
-    ) -> None: ...
-    async def delete_topic(self, topic: str) -> None: ...
-    async def topics(self) -> list[str]: ...
-    async def partitions(self, topic: str) -> int: ...
-    async def lag(self, topic: str, group: str) -> list[PartitionLag]: ...
-    async def forget(self, topic: str, group: str) -> None: ...
-    async def groups(self, topic: str) -> list[str]: ...
 
 
 class RabbitTransport(BrokerTransport):

@@ -21,10 +21,9 @@ from aio_pika.exceptions import (
     PublishError,
 )
 
-from penstock.errors import InvalidOption, NotSupported, SubscriberBusy, UnknownTopic
+from penstock.errors import InvalidOption, NotSupported, SubscriberBusy
 from penstock.log.lag import PartitionLag
 from penstock.log.names import check_name
-from penstock.log.topic import PARTITIONS_MAX
 from penstock.transports.assignment import OnRevoke
 from penstock.transports.base import Consumer
 from penstock.transports.capabilities import Capabilities
@@ -33,16 +32,15 @@ from penstock.transports.producing import Routing, Rows
 from penstock.transports.rabbitmq_amqp import LOST, AmqpConnection
 from penstock.transports.rabbitmq_catalogue import QUORUM, Catalogue
 from penstock.transports.rabbitmq_connection import PAUSE_SECONDS
+from penstock.transports.rabbitmq_mode import Mode
 from penstock.transports.rabbitmq_queue_consumer import KEY, NULL, TIME, QueueConsumer
 from penstock.transports.rabbitmq_settings import (
     NAME,
     PREFETCH_MAX,
     RabbitSettings,
-    is_count,
     unknown_topic,
 )
 from penstock.transports.records import Produced, StartPosition
-from penstock.transports.statistics import ConnectionStatistics
 
 CAPABILITIES = Capabilities(
     durable=True,
@@ -68,48 +66,27 @@ PORTION = 500
 """Messages that are on their way at the same time, of one call."""
 
 
-class QueuesMode:
+class QueuesMode(Mode):
     """Topics in quorum queues; see ``RabbitTransport``."""
 
     capabilities = CAPABILITIES
 
     def __init__(self, settings: RabbitSettings) -> None:
-        self._settings = settings
         self._connection = AmqpConnection(settings)
+        super().__init__(settings, self._connection, Routing())
         self._catalogue = Catalogue(self._connection)
-        self._counts: dict[str, int] = {}
-        self._routing = Routing()
         self._channel: AbstractChannel | None = None
         self._exchanges: dict[str, AbstractExchange] = {}
         self._opening = asyncio.Lock()
-        self._produced = self._consumed = self._sent_again = 0
+        self._sent_again = 0
 
     # Life
-
-    async def open(self) -> None:
-        await self._connection.open()
 
     async def close(self) -> None:
         """Nothing waits: what was confirmed is stored."""
 
-    async def disconnect(self) -> None:
-        await self._connection.close()
-
-    def check_open(self) -> None:
-        self._connection.check_open()
-
-    def statistics(self) -> ConnectionStatistics:
-        counts = self._connection.counts
-        return ConnectionStatistics(
-            transport=NAME,
-            connected=self._connection.is_connected,
-            reconnects=counts.reconnects,
-            errors=counts.errors,
-            last_error=counts.last_error,
-            records_produced=self._produced,
-            records_consumed=self._consumed,
-            sent_again=self._sent_again,
-        )
+    def _times_sent_again(self) -> int:
+        return self._sent_again
 
     # Producing
 
@@ -234,9 +211,6 @@ class QueuesMode:
             lock=self._name(topic, group, "member") if self._settings.ordered else None,
         )
 
-    def _note_consumed(self, records: int) -> None:
-        self._consumed += records
-
     async def _queues(self, topic: str, group: str, start: StartPosition) -> list[str]:
         """The queues of a group; made now for a new group that starts at the end."""
         count = await self.partitions(topic)
@@ -273,11 +247,7 @@ class QueuesMode:
         """The queues of the groups first, then the name: a topic that is listed is whole."""
         check_name("topic", topic)
         check_options("a topic of RabbitMQ's quorum queues", options, {"groups", *LIMITS})
-        count = self._settings.partitions if partitions is None else partitions
-        if not is_count(count):
-            raise InvalidOption(
-                f"partitions is {count!r}: use 1 to {PARTITIONS_MAX}", option="partitions"
-            )
+        count = self._checked_count(partitions)
         groups = [check_name("group", one) for one in options.get("groups", ())]
         arguments = _arguments(options)
         count = (await self._catalogue.read()).get(topic, count)
@@ -332,17 +302,6 @@ class QueuesMode:
             raise unknown_topic(topic)
         self._counts[topic] = found
         return found
-
-    async def _count(self, topic: str) -> int:
-        if topic in self._counts:
-            return self._counts[topic]
-        try:
-            return await self.partitions(topic)
-        except UnknownTopic:
-            if not self._settings.auto_create:
-                raise
-            await self.create_topic(topic, None, {})
-            return self._counts[topic]
 
     # Groups
 

@@ -20,7 +20,6 @@ from penstock.errors import BrokerFailed, InvalidOption, UnknownTopic
 from penstock.log.group_coordinator import LEASE_SECONDS
 from penstock.log.lag import PartitionLag
 from penstock.log.names import check_name
-from penstock.log.topic import PARTITIONS_MAX
 from penstock.transports.assignment import OnRevoke
 from penstock.transports.base import Consumer
 from penstock.transports.capabilities import Capabilities
@@ -37,15 +36,15 @@ from penstock.transports.options import check_options
 from penstock.transports.producing import Routing, Rows
 from penstock.transports.rabbitmq_connection import CALL_SECONDS, RabbitConnection
 from penstock.transports.rabbitmq_keys import RabbitKeys, make_stream
+from penstock.transports.rabbitmq_mode import Mode
 from penstock.transports.rabbitmq_reader import NO_STREAM, RabbitSource, bounds, look, offset_spec
 from penstock.transports.rabbitmq_records import encoded, records_of
-from penstock.transports.rabbitmq_settings import RabbitSettings, is_count, unknown_topic
+from penstock.transports.rabbitmq_settings import RabbitSettings, unknown_topic
 from penstock.transports.rabbitmq_super import make_super_stream
 from penstock.transports.rabbitmq_wire import Link, Refused
 from penstock.transports.rabbitmq_writer import StreamWriter, Tail
 from penstock.transports.reading import BufferedReading
 from penstock.transports.records import Produced, StartPosition
-from penstock.transports.statistics import ConnectionStatistics
 
 CAPABILITIES = Capabilities(
     shared=True,
@@ -79,24 +78,19 @@ NATIVE_SEED = 104_729
 """Of murmur3, as the clients of super streams have it."""
 
 
-class StreamsMode:
+class StreamsMode(Mode):
     """Topics in streams; see ``RabbitTransport``."""
 
     capabilities = CAPABILITIES
 
     def __init__(self, settings: RabbitSettings) -> None:
-        self._settings = settings
         self._connection = RabbitConnection(settings)
+        routing = Routing(_native_hash if settings.partitioner == "native" else None)
+        super().__init__(settings, self._connection, routing)
         self._keys = RabbitKeys(self._connection)
-        self._counts: dict[str, int] = {}
-        self._routing = Routing(_native_hash if settings.partitioner == "native" else None)
         self._writers: dict[tuple[str, int], tuple[StreamWriter, Tail]] = {}
-        self._produced = self._consumed = 0
 
     # Life
-
-    async def open(self) -> None:
-        await self._connection.open()
 
     async def close(self) -> None:
         writers, self._writers = list(self._writers.values()), {}
@@ -104,24 +98,8 @@ class StreamsMode:
         await asyncio.gather(*(one.close() for one in both), return_exceptions=True)
         await self._keys.close()
 
-    async def disconnect(self) -> None:
-        await self._connection.close()
-
-    def check_open(self) -> None:
-        self._connection.check_open()
-
-    def statistics(self) -> ConnectionStatistics:
-        counts = self._connection.counts
-        return ConnectionStatistics(
-            transport="rabbitmq",
-            connected=self._connection.is_connected,
-            reconnects=counts.reconnects,
-            errors=counts.errors,
-            last_error=counts.last_error,
-            records_produced=self._produced,
-            records_consumed=self._consumed,
-            sent_again=sum(writer.sent_again for writer, _ in self._writers.values()),
-        )
+    def _times_sent_again(self) -> int:
+        return sum(writer.sent_again for writer, _ in self._writers.values())
 
     # Producing
 
@@ -195,9 +173,6 @@ class StreamsMode:
         members: set[EmbeddedConsumer] = among  # type: ignore[assignment]
         return KvConsumer(reading, coordinator, on_revoke, members, **given)
 
-    def _note_consumed(self, records: int) -> None:
-        self._consumed += records
-
     # Topics
 
     def stream(self, topic: str, partition: int) -> str:
@@ -209,11 +184,7 @@ class StreamsMode:
     ) -> None:
         check_name("topic", topic)
         check_options("a topic of the RabbitMQ transport", options, TOPIC_OPTIONS)
-        count = self._settings.partitions if partitions is None else partitions
-        if not is_count(count):
-            raise InvalidOption(
-                f"partitions is {count!r}: use 1 to {PARTITIONS_MAX}", option="partitions"
-            )
+        count = self._checked_count(partitions)
         arguments = _arguments(options)
         try:
             await self.partitions(topic)
@@ -284,18 +255,6 @@ class StreamsMode:
                 transport="rabbitmq",
             ) from cause
         return self._counts[topic]
-
-    async def _count(self, topic: str) -> int:
-        found = self._counts.get(topic)
-        if found is not None:
-            return found
-        try:
-            return await self.partitions(topic)
-        except UnknownTopic:
-            if not self._settings.auto_create:
-                raise
-            await self.create_topic(topic, None, {})
-            return self._counts[topic]
 
     # Groups
 
