@@ -43,10 +43,11 @@ sbom: environment ## Write what Penstock with all extras is made of (CycloneDX) 
 	@$(RUN)/python scripts/sbom.py build/sbom.json
 	@echo "Written: build/sbom.json"
 
-bench: environment ## Measure beside the peers, quickly (half an hour); prints tables, writes JSON and pages
+bench: environment ## Measure beside the peers, quickly (half an hour); prints tables; JSON, pages and plots go to benchmarks/results
 	@scripts/peers
 	@echo "Measuring ..."
-	@$(RUN)/python -m benchmarks --quick $(ARGS)
+	@$(RUN)/python -m benchmarks --quick $(ARGS); ended=$$?; \
+	    $(RUN)/python -m benchmarks.summary benchmarks/results && exit $$ended
 
 bench-full: environment ## Measure everything beside all peers, with care (hours); fills docs/benchmarks
 	@scripts/system-packages

@@ -193,8 +193,8 @@ class Workload:
 
 
 POINTS = {
-    "sync-1000": "durable after every 1,000 records",
-    "sync-100": "durable after every 100 records",
+    "sync-1000": "durable; a sync for 1,000 records where nothing else is said",
+    "sync-100": "durable; a sync for 100 records where nothing else is said",
     "sync-each": "every record durable when its call returns",
     "no-sync": "written, never synced: survives a crash of the process",
     "timed": "synced once a second",

@@ -23,6 +23,7 @@ from benchmarks.brokers.common import (
     some_keys,
     targets_of,
 )
+from benchmarks.brokers.starting import kafka_server
 from benchmarks.model import Case, Load, Meter, Sample, Scale, Workload
 from penstock.transports import open_transport
 from tests.transports.servers.kafka import KafkaServer
@@ -51,15 +52,11 @@ def cases(scale: Scale) -> list[Case]:
 
 
 def _run(folder: Path, load: Load, work: Work) -> Sample:
-    server = KafkaServer(folder)
-    server.start()
-    try:
+    with kafka_server(folder) as server:
         new = NewTopic(TOPIC, PARTITIONS, 1)
         admin = AdminClient({"bootstrap.servers": server.address, "log_level": 3})
         admin.create_topics([new])[TOPIC].result()
         return work(server, load)
-    finally:
-        server.kill()
 
 
 def _produce_penstock(server: KafkaServer, load: Load) -> Sample:

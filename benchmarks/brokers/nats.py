@@ -24,8 +24,8 @@ from benchmarks.brokers.common import (
     some_keys,
     targets_of,
 )
+from benchmarks.brokers.starting import nats_server
 from benchmarks.model import Case, Load, Sample, Scale, Workload
-from tests.transports.servers.nats import NatsServer
 
 SUBJECT, STREAM = f"penstock.{TOPIC}.0", f"penstock_{TOPIC}_0"
 
@@ -40,12 +40,8 @@ def cases(scale: Scale) -> list[Case]:
 
 
 def _run(folder: Path, load: Load, work: Work) -> Sample:
-    server = NatsServer(folder)
-    server.start()
-    try:
+    with nats_server(folder) as server:
         return asyncio.run(work(server.url, load))
-    finally:
-        server.stop()
 
 
 async def _produce_bare(url: str, load: Load) -> Sample:

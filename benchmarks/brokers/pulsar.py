@@ -26,11 +26,9 @@ from benchmarks.brokers.common import (
     some_keys,
     targets_of,
 )
+from benchmarks.brokers.starting import pulsar_server
 from benchmarks.model import Case, Load, Sample, Scale, Workload
-from tests.transports.servers.pulsar import PulsarServer
 
-OPEN = {"authenticationEnabled": "false", "authorizationEnabled": "false"}
-"""The broker lets everybody in."""
 NAME = f"persistent://public/default/{TOPIC}-partition-0"
 
 
@@ -44,12 +42,8 @@ def cases(scale: Scale) -> list[Case]:
 
 
 def _run(folder: Path, load: Load, work: Work) -> Sample:
-    server = PulsarServer(folder, OPEN)
-    server.start()
-    try:
+    with pulsar_server(folder) as server:
         return asyncio.run(work(server.url, load))
-    finally:
-        server.kill()
 
 
 def _client(url: str) -> Any:

@@ -31,8 +31,9 @@ from benchmarks.brokers.common import (
     some_keys,
     targets_of,
 )
+from benchmarks.brokers.starting import rabbit_server
 from benchmarks.model import Case, Load, Sample, Scale, Workload
-from tests.transports.servers.rabbitmq import PASSWORD, USER, RabbitServer
+from tests.transports.servers.rabbitmq import PASSWORD, USER
 
 STREAM = f"penstock.{TOPIC}-0"
 
@@ -47,12 +48,8 @@ def cases(scale: Scale) -> list[Case]:
 
 
 def _run(folder: Path, load: Load, work: Work) -> Sample:
-    server = RabbitServer(folder)
-    server.start()
-    try:
+    with rabbit_server(folder) as server:
         return asyncio.run(work(server.url, load))
-    finally:
-        server.stop()
 
 
 def _login(url: str) -> tuple[str, int]:

@@ -25,8 +25,8 @@ from benchmarks.brokers.common import (
     some_keys,
     targets_of,
 )
+from benchmarks.brokers.starting import redis_server
 from benchmarks.model import Case, Load, Sample, Scale, Workload
-from tests.transports.servers.redis import RedisServer
 
 MEMBER = "reader"
 
@@ -41,12 +41,8 @@ def cases(scale: Scale) -> list[Case]:
 
 
 def _run(folder: Path, load: Load, work: Work) -> Sample:
-    server = RedisServer(folder)
-    server.start()
-    try:
+    with redis_server(folder) as server:
         return asyncio.run(work(server.url, load))
-    finally:
-        server.stop()
 
 
 async def _produce_bare(url: str, load: Load) -> Sample:

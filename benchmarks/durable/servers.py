@@ -6,15 +6,15 @@ import asyncio
 import re
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import nats
 import pytest
 import redis.asyncio
@@ -22,55 +22,29 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from benchmarks.model import Missing
-from tests import servers as databases
-from tests.transports.servers import kafka as kafka_server
-from tests.transports.servers import nats as nats_server
-from tests.transports.servers.redis import RedisServer
+from benchmarks.brokers.starting import kafka_server, nats_server, redis_server
+from benchmarks.durable import postgres
+from benchmarks.durable.client import STREAM, Client, ServerPeer, Take
+from tests.servers import postgres_binaries
+from tests.transports.servers import kafka as kafka_place
+from tests.transports.servers.nats import binary as nats_binary
 from tests.transports.servers.redis import binary as redis_binary
 
-STREAM = "bench"
-READ_BLOCK = 1_000
-CONNECTIONS = 16
-"""Of PostgreSQL: each one commits alone, and they share syncs."""
+READ_SECONDS = 30.0
 ALWAYS = "always: synced before it answers"
-
-
-@dataclass(frozen=True)
-class Client:
-    """A connection to a server."""
-
-    append: Callable[[list[bytes]], Awaitable[object]]
-    """All records, acknowledged and durable on return."""
-    read: Callable[[int], Awaitable[int]]
-    """Some of the records as objects, oldest first; how many there were."""
-
-
-@dataclass(frozen=True)
-class ServerPeer:
-    """How to start a server and connect to it, and what it promises."""
-
-    open: Callable[[Path], AbstractAsyncContextManager[Client]]
-    how: str
-    durability: str
-    read_how: str
-
-
-def started(server: Any, stack: ExitStack, stop: Callable[[], object]) -> None:
-    """Start a server of the tests; what is missing for it leaves the case out."""
-    try:
-        server.start()
-    except pytest.skip.Exception as missing:
-        raise Missing(str(missing)) from missing
-    stack.callback(stop)
+CONSUMER: dict[str, Any] = {
+    "group.id": "readers",
+    "enable.auto.commit": False,
+    # For throughput: with the default it stops to fetch for a second whenever 100,000 records are waiting.
+    "queued.min.messages": 1_000_000,
+    "fetch.message.max.bytes": 8 << 20,
+}
 
 
 @asynccontextmanager
 async def redis_client(folder: Path) -> AsyncIterator[Client]:
     """A stream, by pipelines of XADD; XRANGE to read."""
-    with ExitStack() as stack:
-        server = RedisServer(folder)
-        started(server, stack, server.stop)
+    with redis_server(folder) as server:
         async with redis.asyncio.Redis.from_url(server.url, max_connections=128) as client:
 
             async def append(values: list[bytes]) -> None:
@@ -79,26 +53,27 @@ async def redis_client(folder: Path) -> AsyncIterator[Client]:
                     pipeline.xadd(STREAM, {"v": value})
                 await pipeline.execute()
 
-            yield Client(append, partial(_read_redis, client))
+            yield Client(append, partial(_redis_reader, server.url))
 
 
-async def _read_redis(client: Any, records: int) -> int:
-    count, last = 0, "-"
-    while count < records:
-        found = await client.xrange(STREAM, min=last, count=READ_BLOCK)
-        last = f"({found[-1][0].decode()}"
-        count += len(found)
-    return count
+@asynccontextmanager
+async def _redis_reader(url: str) -> AsyncIterator[Take]:
+    async with redis.asyncio.Redis.from_url(url) as client:
+        last = "-"
+
+        async def take(count: int) -> int:
+            nonlocal last
+            found: Any = await client.xrange(STREAM, min=last, count=count)
+            last = f"({found[-1][0].decode()}" if found else last
+            return len(found)
+
+        yield take
 
 
 @asynccontextmanager
 async def nats_client(folder: Path) -> AsyncIterator[Client]:
     """A stream in files, by publish_async; a pull consumer without acks to read."""
-    with ExitStack() as stack:
-        store = f'jetstream {{ store_dir: "{folder / "data"}", sync_interval: always }}'
-        server = nats_server.NatsServer(folder, store)
-        server.jetstream = False  # its own block would have no sync_interval
-        started(server, stack, server.stop)
+    with nats_server(folder, sync=True) as server:
         client = await nats.connect(server.url)
         stream = client.jetstream(publish_async_max_pending=8_000)
         await stream.add_stream(name=STREAM, subjects=[STREAM])
@@ -108,31 +83,31 @@ async def nats_client(folder: Path) -> AsyncIterator[Client]:
             await asyncio.gather(*acks)
 
         try:
-            yield Client(append, partial(_read_nats, stream))
+            yield Client(append, partial(_nats_reader, server.url))
         finally:
             await client.close()
 
 
-async def _read_nats(stream: Any, records: int) -> int:
-    consumer = await stream.pull_subscribe(
-        STREAM,
-        stream=STREAM,
-        config=nats.js.api.ConsumerConfig(ack_policy=nats.js.api.AckPolicy.NONE),
-    )
-    count = 0
-    while count < records:
-        count += len(await consumer.fetch(READ_BLOCK, timeout=30))
-    return count
+@asynccontextmanager
+async def _nats_reader(url: str) -> AsyncIterator[Take]:
+    client = await nats.connect(url)
+    config = nats.js.api.ConsumerConfig(ack_policy=nats.js.api.AckPolicy.NONE)
+    consumer = await client.jetstream().pull_subscribe(STREAM, stream=STREAM, config=config)
+
+    async def take(count: int) -> int:
+        found = await consumer.fetch(count, timeout=READ_SECONDS)
+        return len([one.data for one in found])
+
+    try:
+        yield take
+    finally:
+        await client.close()
 
 
 @asynccontextmanager
 async def kafka_client(folder: Path) -> AsyncIterator[Client]:
     """A topic of one partition, acks=all and a flush of the log before each answer."""
-    if kafka_server.MISSING:
-        raise Missing(kafka_server.MISSING)
-    with ExitStack() as stack:
-        server = kafka_server.KafkaServer(folder, {"log.flush.interval.messages": "1"})
-        started(server, stack, server.kill)
+    with kafka_server(folder, sync=True) as server:
         own: dict[str, Any] = {"bootstrap.servers": server.address, "log_level": 2}
         admin = AdminClient(own)
         admin.create_topics([NewTopic(STREAM, 1, 1)])[STREAM].result()
@@ -144,10 +119,27 @@ async def kafka_client(folder: Path) -> AsyncIterator[Client]:
         stop = _Stop()
         poller = asyncio.create_task(asyncio.to_thread(_poll, producer, stop))
         try:
-            yield Client(append, lambda records: asyncio.to_thread(_read_kafka, own, records))
+            yield Client(append, partial(_kafka_reader, own))
         finally:
             stop.asked = True
             await poller
+
+
+@asynccontextmanager
+async def _kafka_reader(own: dict[str, Any]) -> AsyncIterator[Take]:
+    consumer = Consumer({**own, **CONSUMER})
+    consumer.assign([TopicPartition(STREAM, 0, 0)])
+
+    def consume(count: int) -> int:
+        return len([(one.offset(), one.value()) for one in consumer.consume(count, READ_SECONDS)])
+
+    async def take(count: int) -> int:
+        return await asyncio.to_thread(consume, count)
+
+    try:
+        yield take
+    finally:
+        await asyncio.to_thread(consumer.close)
 
 
 @dataclass
@@ -178,76 +170,45 @@ class _KafkaCall:
             self.done.set_result(None)
 
 
-def _read_kafka(own: dict[str, Any], records: int) -> int:
-    consumer = Consumer({**own, "group.id": "readers"})
-    consumer.assign([TopicPartition(STREAM, 0, 0)])
-    count = 0
-    try:
-        while count < records:
-            count += len([(one.offset(), one.value()) for one in consumer.consume(READ_BLOCK, 5.0)])
-    finally:
-        consumer.close()
-    return count
-
-
-@asynccontextmanager
-async def postgres_client(_: Path) -> AsyncIterator[Client]:
-    """A table; COPY for many records, INSERT for one; its user may not enter the folder of the run."""
-    with ExitStack() as stack:
-        try:
-            server = stack.enter_context(databases.postgres_server())
-        except pytest.skip.Exception as missing:
-            raise Missing(str(missing)) from missing
-        async with asyncpg.create_pool(
-            server.dsn, min_size=CONNECTIONS, max_size=CONNECTIONS
-        ) as pool:
-            await pool.execute(f"CREATE TABLE {STREAM} (id bigserial PRIMARY KEY, value bytea)")
-
-            async def append(values: list[bytes]) -> None:
-                if len(values) == 1:
-                    await pool.execute(f"INSERT INTO {STREAM} (value) VALUES ($1)", values[0])
-                else:
-                    await pool.copy_records_to_table(
-                        STREAM, records=[(value,) for value in values], columns=["value"]
-                    )
-
-            yield Client(append, partial(_read_postgres, pool))
-
-
-async def _read_postgres(pool: Any, records: int) -> int:
-    query = f"SELECT id, value FROM {STREAM} WHERE id > $1 ORDER BY id LIMIT 10000"
-    count = last = 0
-    while count < records:
-        rows = await pool.fetch(query, last)
-        count, last = count + len(rows), rows[-1]["id"]
-    return count
-
-
 SERVERS: dict[str, ServerPeer] = {
     "redis": ServerPeer(
         redis_client, "Streams: a pipeline of XADD for each call", f"appendfsync {ALWAYS}",
-        "XRANGE of 1,000"),
+        "XRANGE of 1,000", read_records=100_000, read_batch=1_000, fill_batch=5_000),
     "nats": ServerPeer(
         nats_client, "JetStream: publish_async and its acks", f"sync_interval {ALWAYS}",
-        "pull consumer without acks, fetch of 1,000"),
+        "pull consumer without acks, fetch of 1,000",
+        read_records=20_000, read_batch=1_000, fill_batch=4_000),
     "kafka": ServerPeer(
         kafka_client, "confluent-kafka: a report for each record",
-        "acks=all, log.flush.interval.messages=1: synced before it answers", "consume(1,000)"),
+        "acks=all, log.flush.interval.messages=1: synced before it answers",
+        "consume(10,000), one partition assigned (no checksums)",
+        read_records=500_000, read_batch=10_000),
     "postgres": ServerPeer(
-        postgres_client, f"asyncpg: COPY for each call, INSERT of one; {CONNECTIONS} connections",
-        "fsync=on, synchronous_commit=on: synced at commit", "SELECT id, value, 10,000 at a time"),
+        postgres.client,
+        f"asyncpg: COPY for each call, INSERT of one; {postgres.CONNECTIONS} connections",
+        "fsync=on, synchronous_commit=on: synced at commit",
+        "SELECT id, value, 10,000 at a time", read_records=500_000, read_batch=10_000),
 }  # fmt: skip
 
 
 def versions() -> dict[str, str]:
-    """Of the servers that are here."""
+    """Of the servers that are here, and of what a client uses without asking."""
     found = {
         "Redis": _told(redis_binary, "--version"),
-        "NATS": _told(nats_server.binary, "--version"),
-        "PostgreSQL": _told(lambda: databases.postgres_binaries() / "postgres", "--version"),
-        "Kafka": None if kafka_server.MISSING else kafka_server.VERSION,
+        "hiredis": _package("hiredis"),
+        "NATS": _told(nats_binary, "--version"),
+        "PostgreSQL": _told(lambda: postgres_binaries() / "postgres", "--version"),
+        "Kafka": None if kafka_place.MISSING else kafka_place.VERSION,
+        "Java": _told(lambda: "java", "-version"),
     }
     return {name: one or "(not here)" for name, one in found.items()}
+
+
+def _package(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def _told(binary: Callable[[], str | Path], *arguments: str) -> str | None:
@@ -255,6 +216,8 @@ def _told(binary: Callable[[], str | Path], *arguments: str) -> str | None:
         path = shutil.which(binary())
     except pytest.skip.Exception:
         return None
-    said = subprocess.run([path or "", *arguments], capture_output=True, check=True, text=True)
+    if path is None:
+        return None
+    said = subprocess.run([path, *arguments], capture_output=True, check=True, text=True)
     number = re.search(r"\d+(\.\d+)+", said.stdout + said.stderr)
     return number[0] if number else None

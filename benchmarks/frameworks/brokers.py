@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from nats import connect
 
-from benchmarks.durable.servers import started
+from benchmarks.brokers.starting import kafka_server, nats_server, redis_server
 from benchmarks.durable.stores import library
-from benchmarks.model import Missing
-from tests.transports.servers import kafka as kafka_server
-from tests.transports.servers.nats import NatsServer
-from tests.transports.servers.redis import RedisServer
 
 TOPIC, GROUP = "bench", "readers"
 
@@ -46,9 +42,7 @@ class Broker:
 @contextmanager
 def redis(folder: Path) -> Iterator[Started]:
     """Streams of Redis."""
-    with ExitStack() as stack:
-        server = RedisServer(folder)
-        started(server, stack, server.stop)
+    with redis_server(folder) as server:
 
         def open_broker() -> FastStream:
             module = library("faststream.redis")
@@ -65,9 +59,7 @@ def redis(folder: Path) -> Iterator[Started]:
 @contextmanager
 def nats(folder: Path) -> Iterator[Started]:
     """JetStream of NATS."""
-    with ExitStack() as stack:
-        server = NatsServer(folder)
-        started(server, stack, server.stop)
+    with nats_server(folder) as server:
         asyncio.run(_add_stream(server.url))
 
         def open_broker() -> FastStream:
@@ -89,11 +81,7 @@ async def _add_stream(url: str) -> None:
 @contextmanager
 def kafka(folder: Path) -> Iterator[Started]:
     """A topic of one partition."""
-    if kafka_server.MISSING:
-        raise Missing(kafka_server.MISSING)
-    with ExitStack() as stack:
-        server = kafka_server.KafkaServer(folder)
-        started(server, stack, server.kill)
+    with kafka_server(folder) as server:
         admin = AdminClient({"bootstrap.servers": server.address, "log_level": 2})
 
         def open_broker() -> FastStream:

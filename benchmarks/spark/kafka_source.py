@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -10,10 +11,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from benchmarks.brokers.starting import kafka_server
 from benchmarks.model import Load
 from benchmarks.spark.common import BATCHES
 from penstock.spark import read_topics
-from tests.transports.servers.kafka import KafkaServer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,17 +29,20 @@ class FilledKafka:
     """A broker of its own with the rows in a topic of two partitions, as the log has them."""
 
     def __init__(self, folder: Path, records: int, payload_bytes: int) -> None:
-        self._server = KafkaServer(Path(tempfile.mkdtemp(dir=folder)))
+        self._folder = Path(tempfile.mkdtemp(dir=folder))
+        self._stack = ExitStack()
         self._records = records
         self._payload_bytes = payload_bytes
 
     def __enter__(self) -> Self:
-        self._server.start()
-        self._fill()
+        with ExitStack() as stack:
+            self._server = stack.enter_context(kafka_server(self._folder))
+            self._fill()
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._server.kill()
+        self._stack.close()
 
     def stream(self, session: SparkSession) -> DataFrame:
         """All rows, in micro-batches of one size."""
