@@ -11,12 +11,12 @@ import pytest
 from benchmarks import __main__ as program
 from benchmarks.model import SCALES, Case, Load, Sample, Scale, drive
 from benchmarks.peers import raw
-from benchmarks.profile import sampling
+from benchmarks.profile import profile_all, profile_case, sampling
 from benchmarks.report import amount, markdown, write_page
 from benchmarks.results import decode, encode, ratio_to_bound, ratios
 from benchmarks.runner import Runner, selected
 from benchmarks.targets import TARGETS, Target, judge
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import WORKLOADS, processes
 
 FIGURES = sorted((Path(__file__).parent.parent / "docs" / "benchmarks").glob("*.json"))
 FIGURES = [
@@ -195,6 +195,23 @@ def test_a_busy_function_is_seen_by_the_sampler():
         function == "test_a_busy_function_is_seen_by_the_sampler"
         for _, function, _ in sampler.seen["event loop"]
     )
+
+
+def test_the_jobs_of_a_case_sample_themselves(tmp_path):
+    scale = dataclasses.replace(TINY, seconds=0.3, bytes_max=1 << 30)
+    [one] = [
+        case for case in processes.WORKLOAD.cases(scale)
+        if case.name == "processes/100/no-sync/penstock-1"
+    ]  # fmt: skip
+    threads = {found.thread for found in profile_case(one, tmp_path)}
+    assert threads & {"commit thread of a child process", "event loop of a child process"}
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_case_that_cannot_be_sampled_is_told_and_left_out(tmp_path, capsys):
+    broken = case("penstock", [])
+    assert profile_all({broken.name: broken}, tmp_path, [broken.name, "not/measured"]) == []
+    assert f"not sampled: {broken.name}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("source", FIGURES, ids=lambda source: source.stem)
