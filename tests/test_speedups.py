@@ -37,10 +37,53 @@ SAME = [
     "tests/log/test_inlet.py",
     "tests/log/test_exact_figures.py",
     "tests/test_hashing.py",
+    "tests/scaling/test_short_way.py",
+    "tests/scaling/test_ring_model.py",
+    "tests/scaling/test_ring_schedules.py",
+    "tests/scaling/test_ring_topologies.py",
+    "tests/scaling/test_scalable_bus.py",
+    "tests/log/test_golden.py",
+    "tests/log/test_subscription.py",
+    "tests/log/test_routing.py",
 ]
 """What is compiled, under the tests that hold for both."""
 ALIKE = "not ten_thousand_topics"
 """Left out: what takes long and comes near nothing that is compiled."""
+
+WRITES = """
+import asyncio, hashlib
+from penstock import TopicConfig, WalMessageQueue
+from penstock.speedups import compiled
+from penstock.testing.worker import simulated_system
+
+def values(count, first=0):
+    return [b"%d" % number * (number % 40) for number in range(first, first + count)]
+
+async def write(queue):
+    await queue.create_topic("orders", TopicConfig(partitions=3))
+    for number, value in enumerate(values(500)):  # some that the twin takes, some that it leaves to Python
+        queue.publish_nowait("plain", value) if number % 2 else queue.publish_nowait("plain", value, b"key")
+    queue.publish_nowait("plain", None, b"key", {"kind": b"gone"}, 1_700_000_000_000)
+    await queue.flush()
+    await queue.publish_many("plain", [*values(1_000), None])
+    await queue.publish_many("plain", values(50))
+    await queue.publish_many("orders", values(300), keys=[b"customer-%d" % one for one in range(300)])
+    for value in values(30):
+        await queue.publish("orders", value, key=value or b"none")
+
+async def main():
+    system = simulated_system(7)
+    async with WalMessageQueue("/data/log", system=system) as queue:
+        await queue.create_topic("plain")
+        await write(queue)
+    for path in sorted(system.files.files()):
+        data = system.files.content(path)
+        print(path, len(data), hashlib.sha256(data).hexdigest())
+    print("twin" if compiled is not None else "Python")
+
+asyncio.run(main())
+"""
+"""Writes what the twin has a part in, on a disk and by a clock that are simulated; tells every byte."""
 
 needs_twin = pytest.mark.skipif(compiled is None, reason="penstock._speedups was not built")
 
@@ -52,6 +95,7 @@ def python(*arguments, **environment):
     )  # fmt: skip
 
 
+@pytest.mark.timeout(900)
 def test_the_same_tests_pass_without_the_twin():
     """The whole suite runs with it, where it was built."""
     done = python(
@@ -64,6 +108,17 @@ def test_the_same_tests_pass_without_the_twin():
 def test_the_switch_leaves_it_out():
     program = "from penstock.scaling.cells import Cells; print(Cells.__name__)"
     assert python("-c", program, **{SWITCH: "0"}).stdout == "PythonCells\n"
+
+
+@needs_twin
+def test_the_files_of_a_log_are_the_same_bytes_with_and_without_it():
+    with_twin, without = (python("-c", WRITES, **{SWITCH: switch}) for switch in ("1", "0"))
+    assert with_twin.returncode == 0, with_twin.stderr
+    *files, twin = with_twin.stdout.splitlines()
+    *others, plain = without.stdout.splitlines()
+    assert (twin, plain) == ("twin", "Python")
+    assert sum(".log " in line for line in files) == 4
+    assert files == others
 
 
 @needs_twin
