@@ -14,11 +14,10 @@ from typing import Any, Self
 import msgspec
 
 from penstock.errors import InvalidOption, UsageError
-from penstock.log.deadlines import check_seconds, within
+from penstock.log.deadlines import within
 from penstock.log.deletion import delete_topic
 from penstock.log.group_bell import GroupBells
-from penstock.log.group_coordinator import LEASE_SECONDS, GroupCoordinator, checked_strategy
-from penstock.log.group_session import GroupSession
+from penstock.log.group_coordinator import LEASE_SECONDS, GroupCoordinator
 from penstock.log.group_subscription import GroupSubscription
 from penstock.log.lag import PartitionLag, lag_of, topic_state
 from penstock.log.names import check_name
@@ -31,11 +30,10 @@ from penstock.transports.assignment import Handled, OnRevoke
 from penstock.transports.base import (
     CLOSE_TIMEOUT_SECONDS,
     PRODUCE_TIMEOUT_SECONDS,
-    RELEASE_SECONDS,
     Transport,
 )
 from penstock.transports.capabilities import Capabilities
-from penstock.transports.embedded_consumer import EmbeddedConsumer, MakeSession
+from penstock.transports.embedded_consumer import EmbeddedConsumer, MakeSession, session_maker
 from penstock.transports.options import check_options
 from penstock.transports.producers import StreamProducer, log_producer
 from penstock.transports.records import Produced, StartPosition
@@ -169,18 +167,11 @@ class EmbeddedTransport(Transport):
         return consumer
 
     def _session_maker(
-        self,
-        group: str,
-        *,
-        assignor: str | None = None,
-        lease_seconds: float = LEASE_SECONDS,
-        release_seconds: float = RELEASE_SECONDS,
-        member: str | None = None,
+        self, group: str, *, lease_seconds: float = LEASE_SECONDS, **options: Any
     ) -> MakeSession:
         if self._bells is None:
             self._bells = GroupBells(self.queue.store)
         bells = self._bells
-        check_seconds(release_seconds, "release_seconds")
         coordinator = GroupCoordinator(
             self.queue.store,
             group,
@@ -192,14 +183,7 @@ class EmbeddedTransport(Transport):
             on_change=lambda: bells.ring(group),
             helpers=self._helpers,
         )
-        return partial(
-            GroupSession,
-            coordinator,
-            bells,
-            release_seconds=release_seconds,
-            strategy=None if assignor is None else checked_strategy(assignor, "assignor"),
-            name=None if member is None else check_name("member", member),
-        )
+        return session_maker(coordinator, bells, **options)
 
     async def create_topic(
         self, topic: str, *, partitions: int | None = None, **options: Any

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from penstock.errors import (
@@ -15,14 +16,38 @@ from penstock.errors import (
     UnknownPartition,
     UsageError,
 )
+from penstock.log.deadlines import check_seconds
+from penstock.log.group_coordinator import checked_strategy
+from penstock.log.group_ports import Bells, Coordinator
 from penstock.log.group_session import GroupSession
 from penstock.log.group_state import Partitions, TopicPartition
+from penstock.log.names import check_name
 from penstock.transports.assignment import MemberAssignment, OnRevoke
-from penstock.transports.base import BATCH_RECORDS_MAX, Consumer, check_opened
+from penstock.transports.base import BATCH_RECORDS_MAX, RELEASE_SECONDS, Consumer, check_opened
 from penstock.transports.records import StartPosition, StreamBatch
 
 MakeSession = Callable[..., GroupSession]
 """Takes ``reader`` and ``guard``."""
+
+
+def session_maker(
+    coordinator: Coordinator,
+    bells: Bells,
+    *,
+    assignor: str | None = None,
+    release_seconds: float = RELEASE_SECONDS,
+    member: str | None = None,
+) -> MakeSession:
+    """A member's part of a group, as the options of a subscription say; they are checked."""
+    check_seconds(release_seconds, "release_seconds")
+    return partial(
+        GroupSession,
+        coordinator,
+        bells,
+        release_seconds=release_seconds,
+        strategy=None if assignor is None else checked_strategy(assignor, "assignor"),
+        name=None if member is None else check_name("member", member),
+    )
 
 
 class Source(Protocol):

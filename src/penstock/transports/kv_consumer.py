@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from typing import Any
 
 from penstock.errors import Fenced
-from penstock.log.deadlines import check_seconds
-from penstock.log.group_coordinator import checked_strategy
-from penstock.log.group_session import GroupSession
-from penstock.log.names import check_name
 from penstock.transports.assignment import OnRevoke
-from penstock.transports.base import RELEASE_SECONDS, check_opened
-from penstock.transports.embedded_consumer import NOTHING_HELD, EmbeddedConsumer
+from penstock.transports.base import check_opened
+from penstock.transports.embedded_consumer import NOTHING_HELD, EmbeddedConsumer, session_maker
 from penstock.transports.kv_groups import KvCoordinator
 from penstock.transports.reading import BufferedReading
 from penstock.transports.records import StreamBatch
@@ -33,23 +29,12 @@ class KvConsumer(EmbeddedConsumer):
         coordinator: KvCoordinator,
         on_revoke: OnRevoke | None,
         among: set[EmbeddedConsumer],
-        *,
-        assignor: str | None = None,
-        release_seconds: float = RELEASE_SECONDS,
-        member: str | None = None,
+        **options: Any,
     ) -> None:
-        check_seconds(release_seconds, "release_seconds")
         self._coordinator = coordinator
         self._source = reading
         reading.claim = self._claim
-        make = partial(
-            GroupSession,
-            coordinator,
-            coordinator,
-            release_seconds=release_seconds,
-            strategy=None if assignor is None else checked_strategy(assignor, "assignor"),
-            name=None if member is None else check_name("member", member),
-        )
+        make = session_maker(coordinator, coordinator, **options)
         super().__init__(reading, make, on_revoke, among)
 
     async def _open(self) -> None:

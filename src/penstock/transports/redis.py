@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Self
 from weakref import WeakSet
 
@@ -24,8 +23,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.log.deadlines import check_seconds, within
-from penstock.log.group_coordinator import LEASE_SECONDS, checked_strategy
-from penstock.log.group_session import GroupSession
+from penstock.log.group_coordinator import LEASE_SECONDS
 from penstock.log.lag import PartitionLag
 from penstock.log.names import check_name
 from penstock.system import System
@@ -34,11 +32,11 @@ from penstock.transports.assignment import Handled, OnRevoke
 from penstock.transports.base import (
     CLOSE_TIMEOUT_SECONDS,
     PRODUCE_TIMEOUT_SECONDS,
-    RELEASE_SECONDS,
     Transport,
 )
 from penstock.transports.capabilities import Capabilities
-from penstock.transports.embedded_consumer import EmbeddedConsumer
+from penstock.transports.embedded_consumer import EmbeddedConsumer, session_maker
+from penstock.transports.foreign_names import names_among
 from penstock.transports.options import check_options
 from penstock.transports.records import Produced, StartPosition
 from penstock.transports.redis_client import RedisClient
@@ -276,22 +274,12 @@ class RedisTransport(Transport):
         start: StartPosition,
         on_revoke: OnRevoke | None,
         *,
-        assignor: str | None = None,
         lease_seconds: float = LEASE_SECONDS,
-        release_seconds: float = RELEASE_SECONDS,
-        member: str | None = None,
+        **options: Any,
     ) -> RedisConsumer:
-        check_seconds(release_seconds, "release_seconds")
         coordinator = RedisGroup(self.client, self.key_of(topic), topic, group, lease_seconds)
         self._groups.add(coordinator)
-        make = partial(
-            GroupSession,
-            coordinator,
-            coordinator,
-            release_seconds=release_seconds,
-            strategy=None if assignor is None else checked_strategy(assignor, "assignor"),
-            name=None if member is None else check_name("member", member),
-        )
+        make = session_maker(coordinator, coordinator, **options)
         return RedisConsumer(
             RedisSource(self, coordinator, start), make, on_revoke, self._consumers
         )
@@ -345,7 +333,7 @@ class RedisTransport(Transport):
         found = await self.client.command(
             "SMEMBERS", self._topics_key, seconds=CALL_SECONDS, what="list the topics"
         )
-        return sorted(one.decode() for one in found)
+        return names_among(found, transport=self.name)
 
     async def partitions(self, topic: str) -> int:
         """How many partitions a topic has; UnknownTopic when it is not there."""
@@ -373,7 +361,7 @@ class RedisTransport(Transport):
         found = await self.client.command(
             "SMEMBERS", f"{self.key_of(topic)}:groups", seconds=CALL_SECONDS, what="list the groups"
         )
-        return sorted(one.decode() for one in found)
+        return names_among(found, transport=self.name, kind="group")
 
     async def forget(self, topic: str, group: str) -> None:
         """Remove the offsets of a group without a live member; SubscriberBusy when it has one."""
