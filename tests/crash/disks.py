@@ -63,6 +63,15 @@ SHUTDOWN = 0x8004587D
 WITHOUT_LOG_FLUSH = 2
 
 
+def cut_power(root: Path | str) -> None:
+    """Cut the power of a file system: what is not on the disk, in files and in names, is lost."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.ioctl(descriptor, SHUTDOWN, struct.pack("I", WITHOUT_LOG_FLUSH))
+    finally:
+        os.close(descriptor)
+
+
 class Disk:
     """A real file system in a file, whose power can be cut."""
 
@@ -96,11 +105,7 @@ class Disk:
 
     def cut(self) -> None:
         """Cut the power: what is not on the disk, in files and in names, is lost."""
-        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.ioctl(descriptor, SHUTDOWN, struct.pack("I", WITHOUT_LOG_FLUSH))
-        finally:
-            os.close(descriptor)
+        cut_power(self.root)
 
     def power_on(self) -> None:
         self.remount()

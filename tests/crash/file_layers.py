@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.system import Buffer, OsClock, OsFiles
+from tests.crash.disks import cut_power
 from tests.crash.said import Kind, Out, Spec
 
 
@@ -26,8 +27,12 @@ class DyingFiles(OsFiles):
             return False
         self._left -= 1
         if self._left == 0 and self._when == "before":
-            die()
+            self.die()
         return self._left == 0
+
+    def die(self) -> Any:
+        """The end."""
+        die()
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> int:
         dies = create and self._dies("open")
@@ -35,20 +40,20 @@ class DyingFiles(OsFiles):
             return super().open(path, create=create, write=write)
         finally:
             if dies:
-                die()
+                self.die()
 
     def write(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
         if self._dies("write"):
             data = b"".join(buffers)
             part = len(data) // 2 if self._when == "middle" else len(data)
             super().write(descriptor, [data[:part]], position)
-            die()
+            self.die()
         super().write(descriptor, buffers, position)
 
     def try_lock(self, descriptor: int) -> bool:
         dies = self._dies("try_lock")
         taken = super().try_lock(descriptor)
-        return die() if dies else taken
+        return self.die() if dies else taken
 
 
 def _dying(name: str) -> Any:
@@ -58,7 +63,7 @@ def _dying(name: str) -> Any:
             return getattr(super(DyingFiles, self), name)(*arguments)
         finally:
             if dies:
-                die()
+                self.die()
 
     return call
 
@@ -70,6 +75,18 @@ for _name in ("truncate", "sync", "sync_directory", "rename", "unlink", "make_di
 def die() -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
     signal.pause()
+
+
+class CutFiles(DyingFiles):
+    """At the n-th call that changes something, the power of the file system is cut."""
+
+    def __init__(self, when: str, number: int, root: str) -> None:
+        super().__init__(when, number)
+        self._root = root
+
+    def die(self) -> Any:
+        cut_power(self._root)
+        die()
 
 
 class LyingFiles(OsFiles):

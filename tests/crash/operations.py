@@ -7,25 +7,38 @@ time. ``check`` says whether the log that it left keeps what was said.
 import asyncio
 import json
 import os
+import shutil
 import signal
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from penstock import Retention, TopicConfig, WalMessageQueue, verify
-from penstock.system import System
+from penstock import FsyncPolicy, Retention, TopicConfig, WalMessageQueue, verify
+from penstock.errors import UnknownTopic
+from penstock.log.deletion import delete_topic
+from penstock.log.group_coordinator import GroupCoordinator
+from penstock.stores.directory import DirectoryStore
+from penstock.system import Files, OsFiles, System
 from penstock.testing.worker import InlineWorker
+from tests.crash.file_layers import CutFiles
 
 ORDERS, INVOICES, NEW = "orders", "invoices", "new"
 SUBSCRIBER = "billing"
+GROUP = "packing"
+MOVED = 2
+"""How far the member of the group gets."""
 BASE = 12
 """So many records are there from the start."""
 KEYS = (b"a", b"b", b"c", b"d")
 CONFIG = TopicConfig(partitions=2, segment_bytes_max=300)
+NOT_SYNCED = TopicConfig(
+    partitions=2, segment_bytes_max=300, fsync=FsyncPolicy.TIMED, fsync_interval_ms=3_600_000
+)
 Say = Callable[..., None]
 
 
@@ -126,6 +139,26 @@ async def transaction(queue: WalMessageQueue, say: Say) -> None:
     await given_up.abort()
 
 
+async def recovery(queue: WalMessageQueue, say: Say) -> None:
+    """The log is as a dead writer left it: not closed, not synced, with half an entry behind it."""
+    await queue.publish(ORDERS, value_of(100), key=key_of(100), durable=True)
+    say("published", 100)
+
+
+async def deletion(queue: WalMessageQueue, say: Say) -> None:
+    delete_topic(queue.store, INVOICES)
+    say("deleted")
+
+
+async def join(queue: WalMessageQueue, say: Say) -> None:
+    """A member of a group comes, commits and leaves."""
+    coordinator = GroupCoordinator(queue.store, GROUP, system=System(random=Random(1)))
+    async with await coordinator.join({ORDERS: CONFIG.partitions}) as member:
+        say("joined", member.generation)
+        await member.commit({(ORDERS, 0): MOVED})
+        say("moved")
+
+
 OPERATIONS: dict[str, Callable[[WalMessageQueue, Say], Awaitable[None]]] = {
     one.__name__: one
     for one in (
@@ -139,6 +172,9 @@ OPERATIONS: dict[str, Callable[[WalMessageQueue, Say], Awaitable[None]]] = {
         tiering,
         repartition,
         transaction,
+        recovery,
+        deletion,
+        join,
     )
 }
 
@@ -173,22 +209,25 @@ def new_queue(folder: Path, operation: str, system: System | None = None) -> Wal
     )
 
 
-async def perform(operation: str, folder: Path, say: Say) -> None:
+async def perform(operation: str, folder: Path, say: Say, files: Files | None = None) -> None:
     """Do one operation in this thread alone."""
     asyncio.get_running_loop().set_default_executor(InlineExecutor())
-    system = System(worker=InlineWorker, random=Random(1))
+    system = System(files=files or OsFiles(), worker=InlineWorker, random=Random(1))
     async with new_queue(folder, operation, system) as queue:
         await {**OPERATIONS, **MUTANTS}[operation](queue, say)
     say("closed")
 
 
 def be(argument: str, descriptor: int) -> int:
-    """In the new process: wait until somebody watches, then work."""
-    operation, folder = json.loads(argument)
+    """In the new process: wait until somebody watches, then work; or cut the power at a call."""
+    operation, folder, *cut = json.loads(argument)
 
     def say(*words: object) -> None:
         os.write(descriptor, json.dumps(words).encode() + b"\n")
 
+    if cut:
+        asyncio.run(perform(operation, Path(folder), say, CutFiles(*cut)))
+        return 0
     os.kill(os.getpid(), signal.SIGSTOP)
     asyncio.run(perform(operation, Path(folder), say))
     return 0
@@ -200,7 +239,7 @@ def be(argument: str, descriptor: int) -> int:
 async def prepare(folder: Path, operation: str) -> None:
     """The log that every operation finds: records of four keys, sealed segments, a subscriber."""
     async with new_queue(folder, operation) as queue:
-        await queue.create_topic(ORDERS, CONFIG)
+        await queue.create_topic(ORDERS, NOT_SYNCED if operation == "recovery" else CONFIG)
         await queue.create_topic(INVOICES)
         for number in range(BASE):
             await queue.publish(ORDERS, value_of(number), key=key_of(number))
@@ -210,6 +249,22 @@ async def prepare(folder: Path, operation: str) -> None:
                 # What a subscriber needs would stay.
                 await subscription.commit(await subscription.next_batch(5, 100))
         await queue.publish(INVOICES, value_of(99))
+        if operation == "recovery":
+            shutil.copytree(folder / "log", folder / "left")
+        if operation == "deletion":
+            async with queue.subscribe(INVOICES, SUBSCRIBER) as subscription:
+                await subscription.commit(await subscription.next_batch(5, 1))
+    if operation == "recovery":
+        leave(folder)
+
+
+def leave(folder: Path) -> None:
+    """The log as it was before it was closed, as if its writer had died in the middle of a write."""
+    shutil.rmtree(folder / "log")
+    (folder / "left").rename(folder / "log")
+    for partition in range(CONFIG.partitions):
+        newest = max((folder / f"log/topics/{ORDERS}/{partition}").glob("*.log"))
+        newest.write_bytes(newest.read_bytes() + newest.read_bytes()[:50])
 
 
 @dataclass
@@ -220,6 +275,8 @@ class Said:
     committed: dict[int, int] = field(default_factory=dict)
     standing: int | None = None
     """Where the subscriber stood, over all partitions."""
+    generation: int = 0
+    """Of the group that it joined."""
     words: set[str] = field(default_factory=set)
 
     def take(self, lines: bytes) -> None:
@@ -233,6 +290,13 @@ class Said:
                     self.committed[numbers[0]] = numbers[1]
                 elif word == "standing":
                     self.standing = numbers[0]
+                elif word == "joined":
+                    self.generation = numbers[0]
+
+    def lose_power(self, operation: str) -> None:
+        """What was written and not synced is no promise any more."""
+        if operation == "sync" and "flushed" not in self.words:
+            self.published.clear()
 
 
 Found = dict[str, dict[bytes, list[int]]]
@@ -267,10 +331,18 @@ async def check(folder: Path, operation: str, said: Said) -> None:
         positions = await check_subscriber(queue, found, said)
         if operation == "transaction":
             check_transaction(said, found, positions)
+        if operation == "deletion":
+            check_deletion(said, found)
+        if operation == "join":
+            await check_group(queue, said)
         state = await queue.create_topic(ORDERS)
         assert state.partitions in ((3,) if "repartitioned" in said.words else (2, 3))
         await queue.publish(ORDERS, value_of(300), key=KEYS[0], durable=True)
         assert (await read(queue))[ORDERS][KEYS[0]][-1] == 300, "the log does not go on"
+    if operation == "deletion":
+        with suppress(UnknownTopic):
+            # Whatever is left of it.
+            delete_topic(DirectoryStore(folder / "log"), INVOICES)
     if "maintained" in said.words and operation == "tiering":
         assert [*(folder / "tier").rglob("*.log")], "nothing was moved"
     report = verify(folder / "log", tier=str(folder / "tier") if operation == "tiering" else None)
@@ -323,3 +395,18 @@ def check_transaction(said: Said, found: Found, positions: dict[int, int]) -> No
         return
     moved = sum(positions.values()) > said.standing
     assert moved == bool(there), "the offset moved without the records, or they without it"
+
+
+def check_deletion(said: Said, found: Found) -> None:
+    """The topic is gone, or there with all of it."""
+    assert "deleted" not in said.words or INVOICES not in found, "a deleted topic is there"
+    assert INVOICES not in found or numbers_in(found, INVOICES) == [99], "half a topic is there"
+
+
+async def check_group(queue: WalMessageQueue, said: Said) -> None:
+    """What the member committed stands, and another one can join."""
+    coordinator = GroupCoordinator(queue.store, GROUP)
+    found = await coordinator.committed([(ORDERS, 0)])
+    assert "moved" not in said.words or found == {(ORDERS, 0): MOVED}, "a commit is lost"
+    async with await coordinator.join({ORDERS: CONFIG.partitions}) as member:
+        assert member.generation > said.generation, "the group went back"

@@ -94,12 +94,19 @@ def check_completed(folder: Path, number: int) -> bool:
 def check_found_out(folder: Path, number: int) -> bool:
     """Seven bytes are said to be there and are not: the log is whole, or says what is damaged."""
     ledger, met, _ = inject(folder, number, "pwritev2:retval=7")
-    try:
-        ledger.check_now(again=True)
-    except DamageError as told:
+    if (told := damage_of(ledger)) is not None:
         assert met, "damage without a cause"
         assert told.fields.get("file"), f"names no file: {told}"
     return met
+
+
+def damage_of(ledger: Ledger) -> DamageError | None:
+    """What the log says of damage when it is opened and read."""
+    try:
+        ledger.check_now(again=True)
+    except DamageError as told:
+        return told
+    return None
 
 
 CHECKS = (check_refused, check_completed, check_found_out)
