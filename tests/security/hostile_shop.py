@@ -1,4 +1,4 @@
-"""A program whose records, errors, handlers and parts are made to do harm on a page. Writes its address."""
+"""A program whose records, errors, handlers, parts and names of topics are made to do harm on a page. Writes its address."""
 
 import asyncio
 import logging
@@ -9,6 +9,7 @@ from penstock import BreakerOptions, Event, topic
 from penstock.dashboard import Dashboard
 from penstock.observe import Observer
 from tests.security.corpus import MARKUP, TEMPLATE
+from tests.security.hostile_broker import HostileTransport
 
 HARM = MARKUP + TEMPLATE
 
@@ -58,6 +59,7 @@ async def main(directory: str) -> None:
         await bus.publish(Parcel(name=HARM, text=HARM))
         async with Observer(look_seconds=0.3, stall_seconds=0.5) as observer:
             observer.watch(bus, name=HARM)
+            observer.watch(HostileTransport(), name="broker")
             await observer.look()
             parts = observer.parts().values()
             log = next(one for one in parts if isinstance(one, penstock.WalMessageQueue))

@@ -6,6 +6,7 @@ import pytest
 
 from tests.dashboard.browsing import chromium, dashboard_of
 from tests.security.corpus import MARKUP
+from tests.security.hostile_broker import NAMES
 
 PATIENCE_MS = 60_000
 SIGNS = """() => [
@@ -60,6 +61,10 @@ def pages(parts: list[str]) -> dict[str, str]:
     for part in parts:
         found[f"/topic?source={quote(part)}&topic=orders"] = "h1"
         found[f"/group?source={quote(part)}&topic=orders&group=billing"] = "h1"
+    for name in NAMES:
+        odd = quote(name, safe="")
+        found[f"/topic?source=broker&topic={odd}"] = "h1"
+        found[f"/group?source=broker&topic={odd}&group={odd}"] = "h1"
     harm = quote(MARKUP, safe="")
     found[f"/topic?source={harm}&topic={harm}"] = "h1"
     found[f"/dead-letter?shelf={harm}&letter={harm}"] = "h1"
@@ -73,6 +78,14 @@ def test_no_page_makes_markup_of_what_others_wrote(findings, program, tab):
         visit(tab, path, drawn)
         tab.wait_for_timeout(300)  # the page goes on drawing what comes over the socket
         findings.none([f"{path[:40]}: {one}" for one in tab.evaluate(SIGNS)], 4)
+    for path in ("/topics", "/groups"):
+        visit(tab, path, "tbody a")
+        found = tab.get_by_text("<img src=x", exact=False).first
+        found.wait_for()
+        findings.check(found.count(), f"{path} does not show the names, so nothing was tried")
+        odd = tab.evaluate("() => [...document.querySelectorAll('a')].map(one => one.href)")
+        wrong = [one for one in odd if not one.startswith((program[0], "https://", "http://"))]
+        findings.none([f"{path} has a link to {one[:60]}" for one in wrong], len(odd))
     visit(tab, "/dead-letters", "tbody a")
     tab.locator("tbody a").first.click()
     payload = tab.get_by_label("Payload", exact=True)

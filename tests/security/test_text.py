@@ -13,7 +13,9 @@ from penstock import Event, WalMessageQueue, topic
 from penstock.cli import main
 from penstock.errors import PenstockError
 from penstock.observe import JsonFormatter, Observer
+from penstock.transports import shared_registry
 from tests.security.corpus import CONTROLS, LABEL, MARKUP
+from tests.security.hostile_broker import SCHEME, HostileTransport
 
 COMMANDS = [
     ("topic", "list"),
@@ -98,6 +100,46 @@ def test_no_command_makes_the_terminal_do_things(findings, tmp_path, monkeypatch
         told = run(*words)
         odd = controls_in(told)
         findings.check(not odd, f"{words[:3]!r} writes {odd}: {told[:80]!r}")
+
+
+OF_A_BROKER = [
+    ("topic", "list"),
+    ("topic", "list", "--all", "-o", "json"),
+    ("topic", "describe", "orders"),
+    ("topic", "describe", CONTROLS),
+    ("group", "list"),
+    ("group", "list", "-o", "json"),
+    ("group", "describe", "billing"),
+    ("group", "describe", CONTROLS),
+    ("dlq", "list"),
+    ("consume", "orders"),
+    ("produce", "orders", "--value", "x"),
+    ("doctor",),
+]
+
+
+@pytest.fixture
+def hostile_url():
+    registry = shared_registry()
+    registry.register(SCHEME, HostileTransport)
+    yield f"{SCHEME}:"
+    registry._makers.pop(SCHEME, None)
+
+
+def test_names_that_a_broker_tells_do_nothing_to_the_terminal(findings, monkeypatch, hostile_url):
+    """Of topics and groups, and what it says of itself. For programs they are as they are, but escaped."""
+    monkeypatch.setattr(HostileTransport, "said", CONTROLS)
+    monkeypatch.setenv("PENSTOCK_URL", hostile_url)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    for words in OF_A_BROKER:
+        told = run(*words)
+        odd = controls_in(told)
+        findings.check(not odd, f"{words!r} writes {odd}: {told[:80]!r}")
+    told = run("topic", "list")
+    findings.check("orders" in told and "[ERROR] forged" in told, f"no names: {told[:300]}")
+    rows = json.loads(run("topic", "list", "-o", "json"))
+    findings.check(CONTROLS in [one["topic"] for one in rows], "a program reads another name")
 
 
 def test_what_goes_into_a_file_is_as_it_is(tmp_path, capfdbinary):

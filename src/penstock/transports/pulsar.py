@@ -21,12 +21,13 @@ from penstock.log.lag import PartitionLag
 from penstock.log.names import check_name
 from penstock.log.topic import PARTITIONS_MAX
 from penstock.transports.capabilities import Capabilities
+from penstock.transports.foreign_names import names_among
 from penstock.transports.kv_groups import committed_offset, forget_group
 from penstock.transports.kv_transport import KvTransport
 from penstock.transports.options import check_options
 from penstock.transports.producing import Routing, Rows
 from penstock.transports.pulsar_client import PulsarConnection
-from penstock.transports.pulsar_http import decoded
+from penstock.transports.pulsar_http import decoded, listed
 from penstock.transports.pulsar_index import PulsarIndex
 from penstock.transports.pulsar_keys import SUFFIX, PulsarKeys, TopicKeys, make_keeper
 from penstock.transports.pulsar_producer import PulsarProducers
@@ -231,12 +232,13 @@ class PulsarTransport(KvTransport):
         answers = [
             await self._connection.http.call("GET", place + end) for end in ("/partitioned", "")
         ]
-        found = {str(name).rpartition("/")[2] for one in answers for name in decoded(one)}
-        return sorted(
+        found = {str(name).rpartition("/")[2] for one in answers for name in listed(one)}
+        own = (
             name
             for name in found
             if not name.startswith("__") and not name.endswith(SUFFIX) and PARTITION not in name
         )
+        return names_among(own, transport=self.name)
 
     async def partitions(self, topic: str) -> int:
         """How many partitions a topic has; UnknownTopic when it is not there."""

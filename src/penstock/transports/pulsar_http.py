@@ -241,3 +241,16 @@ class _Connection:
 def decoded(answer: Answer) -> Any:
     """What is in the body of an answer."""
     return msgspec.json.decode(answer.body) if answer.body else None
+
+
+def listed(answer: Answer) -> list[object]:
+    """The names in an answer; BrokerFailed when it is no list."""
+    try:
+        found = decoded(answer)
+    except (msgspec.MsgspecError, UnicodeError):
+        found = None
+    if isinstance(found, list):
+        return found
+    raise BrokerFailed(
+        "Pulsar was asked for names, and answered with something else", transport=NAME
+    )
