@@ -1,6 +1,7 @@
 """What the source never does: run what it reads, ask a shell, or leave TLS unchecked."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -11,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
+CYTHON = sorted(one for end in ("*.pyx", "*.pxd", "*.pxi") for one in (ROOT / "src").rglob(end))
 
 BANNED_MODULES = {
     "pickle", "cPickle", "_pickle", "dill", "cloudpickle", "jsonpickle", "joblib", "marshal", "shelve",
@@ -32,6 +34,10 @@ BANNED_KEYWORDS = {
     "ssl_cert_reqs": "TLS must be verified",
     "tls_allow_insecure_connection": "TLS must be verified",
 }
+BANNED_IN_C = {
+    "system", "popen", "execve", "dlopen", "PyRun_SimpleString", "PyRun_String", "PyEval_EvalCode",
+    "Py_CompileString", "PyMarshal_ReadObjectFromString",
+}  # fmt: skip
 BANNED_ATTRIBUTES = {"CERT_NONE", "CERT_OPTIONAL", "_create_unverified_context"}
 
 # Modules are imported by name where the name stands in the code, or where the user installed it.
@@ -81,6 +87,19 @@ def findings_in_call(node: ast.Call, names: dict[str, str]) -> Iterator[str]:
             yield f"line {node.lineno}: {BANNED_KEYWORDS[keyword.arg]}"
 
 
+def findings_in_cython(source: str) -> Iterator[str]:
+    """The same for a file that Python cannot parse, by its words. Calls of C that run code are among them."""
+    modules, calls = "|".join(BANNED_MODULES), "|".join(map(re.escape, BANNED_CALLS | BANNED_IN_C))
+    for pattern, what in (
+        (rf"^\s*(?:from|c?import)\s+(?:{modules})\b", "imports"),
+        (rf"(?<![\w.])(?:{calls})\s*\(", "calls"),
+        (rf"\b(?:{'|'.join(BANNED_ATTRIBUTES)})\b", "uses"),
+    ):
+        for found in re.finditer(pattern, source, re.MULTILINE):
+            line = source.count("\n", 0, found.start()) + 1
+            yield f"line {line} {what} {found[0].strip()}"
+
+
 def dotted(node: ast.expr, names: dict[str, str]) -> str:
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value, names)}.{node.attr}"
@@ -99,6 +118,26 @@ def test_no_file_runs_what_it_reads_or_leaves_tls_unchecked(findings):
         if imports_by_name(source) and name not in MAY_IMPORT_BY_NAME:
             found.append("imports a module by a name that is made up")
         findings.check(not found, f"{name}: {'; '.join(found)}")
+
+
+def test_no_file_of_cython_does_either(findings):
+    findings.check(CYTHON, "there is none")
+    for path in CYTHON:
+        found = list(findings_in_cython(path.read_text()))
+        findings.check(not found, f"{path.name}: {'; '.join(found)}")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "import pickle", "from pickle cimport loads", "cimport yaml", "  import marshal", "x = eval(text)",
+        "exec (text)", "os.system(x)", "pickle.loads(data)", "yaml.load(data)", "PyRun_SimpleString(text)",
+        "PyMarshal_ReadObjectFromString(a, b)", "popen(x)", "ssl.CERT_NONE",
+    ],
+)  # fmt: skip
+def test_the_check_of_cython_finds_what_it_looks_for(bad):
+    assert list(findings_in_cython(f"cdef int x = 1\n{bad}\n"))
+    assert not list(findings_in_cython("cdef int evaluate(int x):\n    return self.compiled(x)\n"))
 
 
 def test_what_may_import_by_name_does(findings):

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from penstock.errors import InvalidOption, NotSupported
+from penstock.errors import DamagedFile, InvalidOption, NotSupported
 
 pytest.importorskip("pyspark", reason="Spark needs: pip install 'penstock[spark]'")
 pytest.importorskip("confluent_kafka", reason="Kafka needs: pip install 'penstock[kafka]'")
 
-from penstock.spark.kafka_connector import KNOWN_TO_WORK, kafka_jars
+from penstock.spark import kafka_connector
+from penstock.spark.kafka_connector import (
+    CONNECTOR,
+    HASHES,
+    KNOWN_TO_WORK,
+    PROVIDER,
+    WANTED,
+    kafka_jars,
+)
 from penstock.spark.kafka_options import connection, source_options
 from penstock.spark.kafka_topics import path_of
 from penstock.spark.options import read_options
@@ -106,28 +117,104 @@ def test_a_pipeline_knows_where_its_state_is(tmp_path: Path) -> None:
 # The jars
 
 
-def test_jars_are_fetched_once_and_the_best_version_that_can_be_had(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+BYTES = b"what was published"
+SHA = hashlib.sha256(BYTES).hexdigest()
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
+    """Hashes of jars with BYTES in them, and a cache of the test's own."""
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+    pairs = [("4.9.9", "4.9.9"), ("4.2.0", "4.2.0"), ("4.2.0", "4.0.0")]
+    hashes = {
+        f"{name.partition(':')[2]}-{one}.jar": SHA
+        for pair in pairs
+        for name, one in zip((CONNECTOR, PROVIDER), pair, strict=True)
+    }
+    monkeypatch.setattr(kafka_connector, "HASHES", hashes)
+    monkeypatch.setattr(kafka_connector, "KNOWN_TO_WORK", tuple(pairs[1:]))
+    return hashes
+
+
+def fetching(name: str, content: bytes = BYTES) -> Callable[[str, str], str | None]:
+    def fetch(project: str, folder: str) -> str | None:
+        Path(folder).mkdir()
+        (Path(folder) / name).write_bytes(content)
+        return None
+
+    return fetch
+
+
+NAME = "spark-sql-kafka-0-10_2.13-4.9.9.jar"
+
+
+def test_jars_are_fetched_once_and_the_best_version_that_can_be_had(
+    known: dict[str, str], tmp_path: Path
+) -> None:
     asked = []
+    get = fetching(NAME)
 
     def fetch(project: str, folder: str) -> str | None:
         asked.append(Path(project).read_text())
-        if len(asked) < 3:
-            return "no such thing"
-        Path(folder).mkdir()
-        (Path(folder) / "connector.jar").touch()
-        return None
+        return "no such thing" if len(asked) < 3 else get(project, folder)
 
-    wanted = [str(tmp_path / "spark-kafka-4.9.9" / "connector.jar")]
+    wanted = [str(tmp_path / "spark-kafka-4.9.9" / NAME)]
     assert kafka_jars(fetch, spark_version="4.9.9") == wanted
     assert kafka_jars(fetch, spark_version="4.9.9") == wanted
-    versions = [("4.9.9", "4.9.9"), *KNOWN_TO_WORK]
+    versions = [("4.9.9", "4.9.9"), ("4.2.0", "4.2.0"), ("4.2.0", "4.0.0")]
     assert len(asked) == len(versions)
     for project, (connector, provider) in zip(asked, versions, strict=True):
         assert f"<version>{connector}</version>" in project
         assert f"<version>{provider}</version>" in project
+
+
+def test_a_version_without_hashes_is_not_fetched(known: dict[str, str], tmp_path: Path) -> None:
+    asked = []
+
+    def fetch(project: str, folder: str) -> str | None:
+        asked.append(Path(project).read_text())
+        return "no such thing"
+
+    with pytest.raises(NotSupported):
+        kafka_jars(fetch, spark_version="5.0.0")
+    assert len(asked) == 2
+    assert not any("5.0.0" in one for one in asked)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [(NAME, b"something else"), (NAME, b""), (NAME, BYTES + b"x"), ("stranger-1.jar", BYTES)],
+)
+def test_a_jar_that_is_another_one_is_refused_and_not_kept(
+    known: dict[str, str], tmp_path: Path, name: str, content: bytes
+) -> None:
+    with pytest.raises(DamagedFile, match=r"settings\.xml") as told:
+        kafka_jars(fetching(name, content), spark_version="4.9.9")
+    assert hashlib.sha256(content).hexdigest() in str(told.value)
+    assert list(tmp_path.glob("spark-kafka-4*")) == []
+    assert kafka_jars(fetching(NAME), spark_version="4.9.9")
+
+
+def test_a_jar_that_changed_in_the_cache_is_refused(known: dict[str, str], tmp_path: Path) -> None:
+    (jar,) = kafka_jars(fetching(NAME), spark_version="4.9.9")
+    Path(jar).write_bytes(b"changed")
+    with pytest.raises(DamagedFile, match="is not run"):
+        kafka_jars(spark_version="4.9.9")
+
+
+def test_jars_of_the_users_own_may_be_put_there(known: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "spark-kafka-4.9.9"
+    folder.mkdir()
+    (folder / "connector-of-the-house.jar").write_bytes(b"own")
+    assert kafka_jars(spark_version="4.9.9") == [str(folder / "connector-of-the-house.jar")]
+
+
+def test_each_version_that_is_known_to_work_has_hashes() -> None:
+    for pair in KNOWN_TO_WORK:
+        assert pair in kafka_connector._candidates("0.0.0")
+    assert all(re.fullmatch("[0-9a-f]{64}", one) for one in HASHES.values())
+    for name in WANTED:
+        assert any(one.startswith(name.partition(":")[2]) for one in HASHES), name
 
 
 def test_jars_that_cannot_be_had_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

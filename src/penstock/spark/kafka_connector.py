@@ -1,11 +1,13 @@
 """Spark's own connector for Kafka: jars that no package of Python brings, fetched once by Maven.
 
-They are kept in the user's cache, by the version of Spark. The connector is that of the very Spark where it can be
-had, else the newest one of the same major version that is known to work with it.
+They are kept in the user's cache, by the version of Spark. The connector is that of the very Spark where it is
+known, else the newest one of the same major version that is known to work with it. What Maven brings runs with the
+rights of the program, so each jar has its hash here; one without is taken only from the user's own hand.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import subprocess
@@ -13,7 +15,7 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import NotSupported
+from penstock.errors import DamagedFile, NotSupported
 from penstock.spark.java import cache_folder, kept, on_path
 from penstock.system import System
 
@@ -22,8 +24,16 @@ if TYPE_CHECKING:
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
-KNOWN_TO_WORK = (("4.2.0", "4.2.0"), ("4.2.0", "4.0.0"))
+KNOWN_TO_WORK = (("4.2.0", "4.0.0"),)
 """Versions of the connector and of the one part of it that is a jar of its own, the best first."""
+HASHES = {
+    "commons-pool2-2.13.1.jar": "f77a5060d6936a9144023584232f9de3f2248f1abfe156e9d31795f18770674f",
+    "kafka-clients-3.9.2.jar": "014b4ef36884478a932641818b080c36a8f8e2e92dc771e800c9d2694f4f83d8",
+    "spark-sql-kafka-0-10_2.13-4.2.0.jar": "64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705",
+    "spark-token-provider-kafka-0-10_2.13-4.0.0.jar": "f2be3b76f9e6cbe63379d4e4e0dc14f59dbf056ae2ad16ff15ac108004c86767",
+}
+"""SHA-256 of the jars that are fetched. A new version of KNOWN_TO_WORK brings its own."""
+READ_BYTES = 1024 * 1024
 FETCH_SECONDS = 300
 WANTED = (CONNECTOR, PROVIDER, "org.apache.kafka:kafka-clients", "org.apache.commons:commons-pool2")
 SPARK_HAS = (
@@ -41,7 +51,7 @@ def kafka_jars(fetch: Fetch | None = None, *, spark_version: str | None = None) 
     """The jars of the connector; fetched when they are not there, which takes up to some minutes.
 
     Raises NotSupported, which names them, when they cannot be had. They may be put into the folder that
-    it tells by hand.
+    it tells by hand. DamagedFile when one is not what was published under its name.
     """
     version = spark_version or metadata.version("pyspark")
     folder = os.path.join(cache_folder(), f"spark-kafka-{version}")
@@ -49,6 +59,8 @@ def kafka_jars(fetch: Fetch | None = None, *, spark_version: str | None = None) 
     if not found:
         _fetch_any(version, folder, fetch or _by_maven)
         found = _jars_in(folder)
+    for jar in found:
+        _check(jar)
     return found
 
 
@@ -104,11 +116,12 @@ def _jars_in(folder: str) -> list[str]:
 
 def _fetch_any(version: str, folder: str, fetch: Fetch) -> None:
     told = []
-    for connector, provider in dict.fromkeys([(version, version), *KNOWN_TO_WORK]):
+    for connector, provider in _candidates(version):
         partial = f"{folder}.{System().random.getrandbits(32):08x}"
         project = kept(f"spark-kafka/{connector}-{provider}/pom.xml", _project(connector, provider))
         wrong = fetch(project, partial)
         if wrong is None:
+            _check_fetched(partial)
             _move(partial, folder)
             _log.info("Spark %s reads Kafka with the connector of Spark %s", version, connector)
             return
@@ -119,6 +132,61 @@ def _fetch_any(version: str, folder: str, fetch: Fetch) -> None:
         needed=f"{CONNECTOR}:{version}",
         folder=folder,
     )
+
+
+def _candidates(version: str) -> list[tuple[str, str]]:
+    """Versions of the two that may be fetched, the best first."""
+    pairs = dict.fromkeys([(version, version), *KNOWN_TO_WORK])
+    names = [name.partition(":")[2] for name in (CONNECTOR, PROVIDER)]
+    return [
+        pair
+        for pair in pairs
+        if all(f"{name}-{one}.jar" in HASHES for name, one in zip(names, pair, strict=True))
+    ]
+
+
+def _check_fetched(folder: str) -> None:
+    """DamagedFile unless each jar that was fetched is known; the folder goes then."""
+    try:
+        for jar in _jars_in(folder):
+            _check(jar, fetched=True)
+    except DamagedFile:
+        files = System().files
+        for name, _ in files.list_directory(folder):
+            files.unlink(os.path.join(folder, name))
+        files.remove_directory(folder)
+        raise
+
+
+def _check(jar: str, *, fetched: bool = False) -> None:
+    """Whether it is what was published. One without a hash here was put there by hand, or it is refused."""
+    name = os.path.basename(jar)
+    wanted = HASHES.get(name)
+    if wanted is None and not fetched:
+        return
+    found = _sha256(jar)
+    if found != wanted:
+        raise DamagedFile(
+            f"{jar} has the SHA-256 {found}, not {wanted or 'one that Penstock knows'}: it is not run. Delete it, and "
+            "see where Maven gets it from (the mirrors in settings.xml, and ~/.m2/repository). To use jars of your "
+            f"own all the same, put them into {cache_folder()}/spark-kafka-<version of Spark> under other names",
+            file=jar,
+            reason="its hash is another one",
+        )
+
+
+def _sha256(path: str) -> str:
+    files = System().files
+    digest = hashlib.sha256()
+    descriptor = files.open(path, write=False)
+    try:
+        at = 0
+        while part := files.read(descriptor, READ_BYTES, at):
+            digest.update(part)
+            at += len(part)
+    finally:
+        files.close(descriptor)
+    return digest.hexdigest()
 
 
 def _move(partial: str, folder: str) -> None:
