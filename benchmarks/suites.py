@@ -121,6 +121,7 @@ SUITES = {
                 "  -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35 -XX:+ExplicitGCInvokesConcurrent",
                 "  -XX:MaxInlineLevel=15`, and compiles fully. Its settings are those of one node, with short sessions, and those",
                 "  in the column; the consumer has `queued.min.messages=1000000`, `fetch.message.max.bytes=8388608`.",
+                "  It gets 200,000 records before a clock starts, so that Java has compiled what it needs.",
                 "- PostgreSQL has `shared_buffers=1GB` and `max_wal_size=4GB`; the rest is as it comes. redis-py",
                 "  uses hiredis, and Redis runs with `appendonly yes` and without snapshots. NATS is as it comes",
                 "  but for `sync_interval`.",

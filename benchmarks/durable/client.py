@@ -36,3 +36,5 @@ class ServerPeer:
     read_batch: int
     fill_batch: int = 10_000
     """Records in a call before they are read."""
+    warm_up: int = 0
+    """Records before the clock starts, for a server that compiles itself while it works."""

@@ -182,7 +182,7 @@ SERVERS: dict[str, ServerPeer] = {
         kafka_client, "confluent-kafka: a report for each record",
         "acks=all, log.flush.interval.messages=1: synced before it answers",
         "consume(10,000), one partition assigned (no checksums)",
-        read_records=500_000, read_batch=10_000),
+        read_records=500_000, read_batch=10_000, warm_up=200_000),
     "postgres": ServerPeer(
         postgres.client,
         f"asyncpg: COPY for each call, INSERT of one; {postgres.CONNECTIONS} connections",

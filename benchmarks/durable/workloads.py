@@ -44,7 +44,7 @@ def batches(scale: Scale) -> list[Case]:
                durability=peer.durability)
           for name, peer in STORES.items()),
         *(case(name, f"{peer.how}; {IN_FLIGHT} calls in flight",
-               partial(_server, peer=peer, load=load, job=_pump), durability=peer.durability)
+               partial(_server, peer=peer, load=load, job=_pump, warm_up=peer.warm_up), durability=peer.durability)
           for name, peer in SERVERS.items()),
     ]  # fmt: skip
 
@@ -62,7 +62,7 @@ def singles(scale: Scale) -> list[Case]:
                partial(_store, peer=peer, load=load), durability=peer.durability)
           for name, peer in STORES.items()),
         *(case(name, f"{peer.how}; {TASKS} tasks",
-               partial(_server, peer=peer, load=load, job=_tasks), durability=peer.durability)
+               partial(_server, peer=peer, load=load, job=_tasks, warm_up=peer.warm_up), durability=peer.durability)
           for name, peer in SERVERS.items()),
     ]  # fmt: skip
 
@@ -110,9 +110,11 @@ def _checked(found: int, records: int) -> int:
     return found
 
 
-def _server(folder: Path, peer: ServerPeer, load: Load, job: Job) -> Sample:
+def _server(folder: Path, peer: ServerPeer, load: Load, job: Job, warm_up: int = 0) -> Sample:
     async def run() -> Sample:
         async with peer.open(folder) as client:
+            warm = Load(load.payload_bytes, 0, 0).values()
+            await _fill_server(client, warm, warm_up, peer.fill_batch)
             return await job(client, load)
 
     return asyncio.run(run())
