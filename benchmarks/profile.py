@@ -134,13 +134,13 @@ def children_sampled(folder: Path) -> Iterator[None]:
         vars(child)["_work"] = usual
 
 
-def profiles_of(title: str, sampler: Sampler) -> list[Profile]:
-    """The threads that worked, with where they were seen most."""
+def profiles_of(title: str, sampler: Sampler, worth: float = WORTH_SHOWING) -> list[Profile]:
+    """The threads that worked for such a share at least, with where they were seen most."""
     found = []
     for thread, counter in sorted(sampler.seen.items()):
         total = counter.total()
         spots = _hotspots(counter, total)
-        if sum(spot.share for spot in spots if not spot.line.startswith("(idle)")) > WORTH_SHOWING:
+        if sum(spot.share for spot in spots if not spot.line.startswith("(idle)")) > worth:
             found.append(Profile(title=title, thread=thread, samples=total, hotspots=spots))
     return found
 
@@ -171,7 +171,7 @@ def profile_case(case: Case, folder: Path) -> list[Profile]:
         _sample_once(case, folder, sampler)
         if found := profiles_of(case.name, sampler):
             break
-    return found
+    return found or profiles_of(case.name, sampler, worth=0)
 
 
 def _sample_once(case: Case, folder: Path, into: Sampler) -> None:
