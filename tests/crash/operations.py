@@ -319,9 +319,10 @@ def numbers_in(found: Found, topic: str) -> list[int]:
     return [number for numbers in found.get(topic, {}).values() for number in numbers]
 
 
-async def check(folder: Path, operation: str, said: Said) -> None:
+async def check(folder: Path, operation: str, said: Said, files: Files | None = None) -> None:
     """The log opens, keeps what was said, goes on, and is sound."""
-    async with new_queue(folder, operation) as queue:
+    system = System(files=files or OsFiles())
+    async with new_queue(folder, operation, system) as queue:
         if operation == "transaction":
             # Whoever opens the producer finishes what was decided.
             async with queue.transaction(SUBSCRIBER) as tx:
@@ -342,10 +343,11 @@ async def check(folder: Path, operation: str, said: Said) -> None:
     if operation == "deletion":
         with suppress(UnknownTopic):
             # Whatever is left of it.
-            delete_topic(DirectoryStore(folder / "log"), INVOICES)
-    if "maintained" in said.words and operation == "tiering":
-        assert [*(folder / "tier").rglob("*.log")], "nothing was moved"
-    report = verify(folder / "log", tier=str(folder / "tier") if operation == "tiering" else None)
+            delete_topic(DirectoryStore(folder / "log", system=system), INVOICES)
+    tier = DirectoryStore(folder / "tier", system=system) if operation == "tiering" else None
+    if tier and "maintained" in said.words:
+        assert any(key.endswith(".log") for key in tier.list()), "nothing was moved"
+    report = verify(folder / "log", tier=tier, system=system)
     assert report.sound, report.problems
     assert not report.lost
 

@@ -13,7 +13,7 @@ from penstock.errors import DamageError
 from penstock.system import OsFiles
 from tests.crash.disks import need
 from tests.crash.ledger import Ledger
-from tests.crash.rigs import run_under_strace
+from tests.crash.rigs import Child, run_under_strace
 from tests.crash.said import Kind
 from tests.crash.test_failing_disk import CONFIG, check_poisoned, simple_spec
 from tests.scoreboard import Scores
@@ -58,8 +58,8 @@ def test_a_disk_that_takes_no_bytes_is_an_error(descriptor, monkeypatch, taken, 
 # By the kernel: strace answers for it, and nothing is written
 
 
-def inject(folder: Path, number: int, *answers: str) -> tuple[Ledger, bool, bool]:
-    """Let writes be answered so; the ledger, whether one was, and whether the writer was refused."""
+def inject(folder: Path, number: int, *answers: str) -> tuple[Ledger, Child, bool]:
+    """Let writes be answered so; the ledger, the writer, and whether one was."""
     folder.mkdir()
     ledger = Ledger(folder / "log", "orders", CONFIG)
     faults = [f"inject={answer}:when={number}" for answer in answers[:1]]
@@ -70,30 +70,29 @@ def inject(folder: Path, number: int, *answers: str) -> tuple[Ledger, bool, bool
         simple_spec(ledger), ["-e", "trace=pwritev2,pwrite64", *options], trace
     )
     ledger.take(child)
-    # It may have been refused before its first record, too.
-    refused = check_poisoned(child) or bool(child.said(Kind.FAILED))
-    return ledger, "INJECTED" in trace.read_text(), refused
+    return ledger, child, "INJECTED" in trace.read_text()
 
 
 def check_refused(folder: Path, number: int) -> bool:
     """Nothing is taken, again and again: an error of Penstock's, and nothing is lost."""
-    ledger, met, refused = inject(folder, number, "pwritev2:retval=0", "pwrite64:retval=0")
-    assert refused or not met
+    ledger, child, met = inject(folder, number, "pwritev2:retval=0", "pwrite64:retval=0")
+    # It may be refused before its first record, too.
+    assert check_poisoned(child) or child.said(Kind.FAILED) or not met
     ledger.check_now(again=True)
     return met
 
 
 def check_completed(folder: Path, number: int) -> bool:
     """Nothing was taken: it is written by the next call, and nobody notices."""
-    ledger, met, refused = inject(folder, number, "pwritev2:retval=0")
-    assert not refused
+    ledger, child, met = inject(folder, number, "pwritev2:retval=0")
+    assert not child.said(Kind.FAILED)
     ledger.check_now(again=True)
     return met
 
 
 def check_found_out(folder: Path, number: int) -> bool:
     """Seven bytes are said to be there and are not: the log is whole, or says what is damaged."""
-    ledger, met, _ = inject(folder, number, "pwritev2:retval=7")
+    ledger, _, met = inject(folder, number, "pwritev2:retval=7")
     if (told := damage_of(ledger)) is not None:
         assert met, "damage without a cause"
         assert told.fields.get("file"), f"names no file: {told}"

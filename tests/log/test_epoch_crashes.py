@@ -8,13 +8,15 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.log.topic import FsyncPolicy, TopicConfig
 from penstock.testing.disk import SimulatedDisk
+from tests.crash.rigs import scoring
 from tests.log.dying import die_at
 from tests.log.epoch_world import Publisher, check_disk, check_order
 
 RECORDS = 12
+FULL = [(2, 4), (4, 2), (1, 3), (3, 1)]
 LONG = [
-    pytest.param(before, after, marks=[pytest.mark.torture, pytest.mark.timeout(600)])
-    for before, after in [(2, 4), (4, 2), (1, 3), (3, 1)]
+    pytest.param(before, after, marks=[pytest.mark.torture, pytest.mark.timeout(3_600)])
+    for before, after in FULL
 ]
 STEPS = [(1, 2), (2, 1), *LONG]
 
@@ -35,7 +37,15 @@ def topic_with_records(
 
 
 @pytest.mark.parametrize(("before", "after"), STEPS)
-def test_a_process_that_dies_at_any_call_leaves_one_truth_to_those_that_go_on(before, after):
+def test_a_process_that_dies_at_any_call_leaves_one_truth_to_those_that_go_on(
+    before, after, scored
+):
+    with scoring(scored, 5, "every one") as tried:
+        tried.count = die_at_every_call(before, after)
+
+
+def die_at_every_call(before: int, after: int) -> int:
+    """How many calls there are."""
     call, died = 0, True
     while died:
         call += 1
@@ -48,11 +58,18 @@ def test_a_process_that_dies_at_any_call_leaves_one_truth_to_those_that_go_on(be
         assert set(other.heads()) == {other.topic.state.epoch}
         check_disk(disk.kill(), RECORDS + 10, (before, after))
     assert call > 20
+    return call
 
 
 @pytest.mark.parametrize("policy", [FsyncPolicy.EVERY_MESSAGE, FsyncPolicy.TIMED])
 @pytest.mark.parametrize(("before", "after"), STEPS)
-def test_every_power_cut_during_a_repartition_leaves_one_truth(before, after, policy):
+def test_every_power_cut_during_a_repartition_leaves_one_truth(before, after, policy, scored):
+    with scoring(scored, 5, before) as tried:
+        tried.count = cut_at_every_sync(before, after, policy, 20 if (before, after) in FULL else 3)
+
+
+def cut_at_every_sync(before: int, after: int, policy: FsyncPolicy, limit: int) -> int:
+    """How many disks were looked at."""
     disk, one, _ = topic_with_records(before, policy)
     random = Random(before)
     durable = RECORDS if policy is FsyncPolicy.EVERY_MESSAGE else 0
@@ -61,7 +78,7 @@ def test_every_power_cut_during_a_repartition_leaves_one_truth(before, after, po
 
     def check_all() -> None:
         nonlocal checked
-        for state in disk.crash_states(3, random):
+        for state in disk.crash_states(limit, random):
             check_disk(state, durable, (before, after), written)
             checked += 1
 
@@ -72,6 +89,7 @@ def test_every_power_cut_during_a_repartition_leaves_one_truth(before, after, po
     for written in range(RECORDS + 1, RECORDS + 4):
         one.publish(written - 1)
     assert checked > 10
+    return checked
 
 
 @pytest.mark.parametrize("operation", ["write", "sync", "rename", "try_lock", "read"])

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.errors import PenstockError, StoreFailed, TransactionPending
 from penstock.testing.disk import SimulatedDisk
+from tests.crash.rigs import scoring
 from tests.log.dying import Killed
 from tests.log.transaction_world import (
     NAME,
@@ -18,6 +19,7 @@ from tests.log.transaction_world import (
     read_state,
     reopened,
 )
+from tests.scoreboard import Scores
 
 BEFORE = State().after(0)
 AFTER = BEFORE.after(1)
@@ -45,9 +47,16 @@ def states_on_the_way(staged: bool, config: dict, power: int, random: Random):
     return found, done
 
 
-def all_or_nothing(staged: bool, config: dict, power: int, stride: int) -> None:
-    random = Random(f"{staged} {config}")
+def all_or_nothing(scored: Scores, staged: bool, config: dict, power: int, stride: int) -> None:
+    seed = f"{staged} {config}"
+    random = Random(seed)
     states, done = states_on_the_way(staged, config, power, random)
+    with scoring(scored, 5, seed) as tried:
+        tried.count = len(states)
+        check_states(states, done, stride, random)
+
+
+def check_states(states: list[SimulatedDisk], done: int, stride: int, random: Random) -> None:
     seen = set()
     for number, disk in enumerate(states):
         process, state = reopened(disk, random)
@@ -70,16 +79,16 @@ def go_on(process: Process, state: State) -> None:
 
 @pytest.mark.acceptance(84)
 @pytest.mark.parametrize(("staged", "config"), [(False, CONFIGS[0]), (True, CONFIGS[1])])
-def test_a_crash_at_any_call_leaves_all_or_nothing(staged, config):
-    all_or_nothing(staged, config, power=1, stride=10)
+def test_a_crash_at_any_call_leaves_all_or_nothing(staged, config, scored):
+    all_or_nothing(scored, staged, config, power=1, stride=10)
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("staged", [False, True])
-def test_any_crash_at_any_call_leaves_all_or_nothing(staged, config):
-    all_or_nothing(staged, config, power=40, stride=1)
+def test_any_crash_at_any_call_leaves_all_or_nothing(staged, config, scored):
+    all_or_nothing(scored, staged, config, power=40, stride=1)
 
 
 def crashed_after_the_decision(staged: bool) -> list[SimulatedDisk]:
@@ -97,20 +106,29 @@ def is_decided(disk: SimulatedDisk) -> bool:
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_a_crash_while_it_is_rolled_forward_loses_and_doubles_nothing(staged):
+def test_a_crash_while_it_is_rolled_forward_loses_and_doubles_nothing(staged, scored):
     random = Random(staged)
+    with scoring(scored, 5, staged) as tried:
+        tried.count = crash_while_opening(staged, random)
+
+
+def crash_while_opening(staged: bool, random: Random) -> int:
+    """How many disks were looked at."""
+    looked_at = 0
     pending = crashed_after_the_decision(staged)
     # The first of them was killed between the write of the decision and its sync.
     assert not all(map(is_decided, pending[0].crash_states(8, random)))
     for disk in pending[:1] + pending[9::20]:
         durable = all(map(is_decided, disk.crash_states(8, random)))
         at = 1
-        while kill_while_opening(disk.kill(), at, random, durable=durable):
+        while left := kill_while_opening(disk.kill(), at, random, durable=durable):
+            looked_at += left
             at += random.randint(2, 5)
+    return looked_at
 
 
-def kill_while_opening(disk: SimulatedDisk, at: int, random: Random, *, durable: bool) -> bool:
-    """Kill whoever rolls forward at a call, look, and let another one do it; False at the end.
+def kill_while_opening(disk: SimulatedDisk, at: int, random: Random, *, durable: bool) -> int:
+    """Kill whoever rolls forward at a call, look, and let another one do it; how many disks that left, 0 at the end.
 
     A decision that was not durable may be lost, as long as nothing has followed from it.
     """
@@ -127,11 +145,12 @@ def kill_while_opening(disk: SimulatedDisk, at: int, random: Random, *, durable:
         if random.random() < 0.5:
             attach_all(process)
         process.transactions.open(NAME)
-        return False
-    for left in (disk.kill(), *disk.crash_states(2, random)):
+        return 0
+    lefts = [disk.kill(), *disk.crash_states(2, random)]
+    for left in lefts:
         _, state = reopened(left, random)
         assert state == AFTER or (state == BEFORE and not durable), left.describe()
-    return True
+    return len(lefts)
 
 
 OPERATIONS = ["open", "read", "write", "truncate", "sync", "sync_directory", "status", "unlink"]
