@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from tests import costs
+from tests import costs, scoreboard, scored_tests
 from tests.scoreboard import Scores
 
 # A run starts thousands of Pythons. Where none of them keeps what it compiled, that is most of what they do.
@@ -100,11 +100,14 @@ class Failures:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tell of failures at once; measure the files, where that is asked for."""
+    """Tell of failures at once; measure the files and keep the score, where that is asked for."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Failures(config))
     if folder := os.environ.get(costs.FOLDER):
         config.pluginmanager.register(costs.Costs(Path(folder)))
+    if os.environ.get(scoreboard.FOLDER):
+        scoreboard.commit()  # of the code that is loaded now: a long run may see others
+        config.pluginmanager.register(scored_tests.Board())
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -139,4 +142,4 @@ def forks() -> Iterator[str]:
 @pytest.fixture
 def scored(request: pytest.FixtureRequest) -> Scores:
     """Tells the scoreboard of the torture run what a test tried, and fails when anything went wrong."""
-    return Scores(request.node.nodeid)
+    return scored_tests.scores_of(request.node)

@@ -20,7 +20,7 @@ import pytest
 from penstock.errors import PenstockError
 from tests.crash import writer as program
 from tests.crash.said import FRAME, Kind, Spec
-from tests.scoreboard import Scores
+from tests.scoreboard import NOTED, Scores
 
 PROGRAM = Path(program.__file__)
 F_SETPIPE_SZ = 1031
@@ -28,9 +28,13 @@ DEADLINE_SECONDS = 150.0
 
 
 def seed_of(request: pytest.FixtureRequest) -> int:
-    """The seed of a run: PENSTOCK_SEED, or a new one that is printed with the test's name."""
+    """The seed of a run: PENSTOCK_SEED, or a new one that is printed with the test's name.
+
+    This is what the scoreboard shows, also for a part of a run that adds its number to it.
+    """
     chosen = os.environ.get("PENSTOCK_SEED")
     seed = int(chosen) if chosen else random.SystemRandom().randrange(1 << 32)
+    NOTED[request.node.nodeid].seed = seed
     print(f"{request.node.name}: PENSTOCK_SEED={seed}")
     return seed
 

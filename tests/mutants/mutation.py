@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import coverage
 import hypothesis
@@ -33,6 +34,7 @@ from tests.mutants.contexts import SECONDS
 from tests.mutants.equivalent import is_equivalent
 from tests.mutants.mutating import Mutant, MutatedModule
 from tests.mutants.trial import Result, Trial
+from tests.scoreboard import Scores, amount, form_of
 
 FOLDER = ROOT / "build" / "mutants"
 PACKAGE = "penstock.log"
@@ -64,6 +66,9 @@ MUTANT_SECONDS_MAX = 300.0
 TEST_HANG_SECONDS = 30
 PROFILE = "mutants"
 WORKERS = 2
+NOTICED_MIN = 0.90
+TEST = "tests/mutants/test_mutation.py::test_nine_of_ten_mutants_of_the_log_are_killed"
+"""The test that does the same: its figure is the one that stands on the scoreboard."""
 
 
 class Reach(NamedTuple):
@@ -250,6 +255,17 @@ def report(results: Sequence[Result], seed: int) -> Iterator[str]:
             yield f"{_shown(one)}: {_text(one.mutant)}"
 
 
+def figures_of(tried: int, noticed: int, seed: int) -> dict[str, Any]:
+    """What the scoreboard is told: nine of ten have to be noticed."""
+    return {
+        "tried": tried,
+        "bad": max(0, math.ceil(NOTICED_MIN * tried) - noticed),
+        "seed": seed,
+        "mutants_noticed_in_all": noticed,
+        "mutants_noticed_percent": 100 * noticed / max(1, tried),
+    }
+
+
 def main() -> int:
     """From the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -272,9 +288,12 @@ def main() -> int:
     results = run(sample, **work)
     for line in report(results, arguments.seed):
         print(line)
+    killed = sum(one.noticed for one in results)
     if arguments.json:
-        killed = sum(one.noticed for one in results)
         print(json.dumps({"mutants": len(results), "killed": killed}))
+    elif not arguments.only and len(results) >= amount(23):
+        scored = Scores(TEST, form_of(long=True))
+        scored(23, **figures_of(len(results), killed, arguments.seed))
     return 0
 
 

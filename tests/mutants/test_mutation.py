@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,11 +15,9 @@ from tests.crash.rigs import seed_of
 from tests.mutants.bug import ROOT
 from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.mutating import MutatedModule, put_in
-from tests.mutants.mutation import modules
-from tests.scoreboard import SCALE
+from tests.mutants.mutation import TEST, figures_of, modules
+from tests.scoreboard import amount
 
-MUTANTS = 600
-KILLED_MIN = 0.90
 SECONDS_MAX = 14_400
 
 PROGRAM = '''
@@ -110,12 +107,13 @@ def test_what_is_said_to_make_no_difference_is_still_there():
 
 @pytest.mark.torture
 @pytest.mark.timeout(SECONDS_MAX)
-def test_nine_of_ten_mutants_of_the_log_are_killed(request):
-    count = max(1, round(MUTANTS * float(os.environ.get(SCALE, "1"))))
+def test_nine_of_ten_mutants_of_the_log_are_killed(request, scored):
+    count, seed = amount(23), seed_of(request)
     command = [sys.executable, "-m", "tests.mutants.mutation", "--measure", "--anew", "--json"]
-    command += ["--mutants", str(count), "--seed", str(seed_of(request))]
+    command += ["--mutants", str(count), "--seed", str(seed)]
     ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     print(ended.stdout)
     told = json.loads(ended.stdout.splitlines()[-1])
     assert told["mutants"] == count
-    assert told["killed"] >= KILLED_MIN * count
+    assert request.node.nodeid == TEST
+    scored(23, **figures_of(count, told["killed"], seed))
