@@ -109,9 +109,10 @@ def torment(
     part: int = 0,
 ) -> None:
     """Try so many crash states, a few of each run of a writer, with each config in turn."""
-    seed = seed_of(request) + part * states
+    chosen = seed_of(request)
+    seed = chosen + part * states
     acknowledged = different = 0
-    with scoring(scored, 4, seed) as tried:
+    with scoring(scored, 4, chosen) as tried:
         for number, done in enumerate(range(0, states, each)):
             place = folder / str(number)
             place.mkdir()

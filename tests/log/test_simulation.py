@@ -23,6 +23,8 @@ from tests.log.world import Process, World
 from tests.log.world_model import expect_broken
 from tests.scoreboard import Scores, amount, short_amount
 
+RATE = "states_per_second_of_processor_time"
+RATE_MIN = 10_000
 SEEDS = int(os.environ.get("PENSTOCK_SIMULATION_SEEDS", "8"))
 
 
@@ -41,7 +43,9 @@ def run_until(world: World, states: int) -> None:
             world.step()
 
 
-def simulate(request: pytest.FixtureRequest, scored: Scores, states: int, first: int = 0) -> None:
+def simulate(
+    request: pytest.FixtureRequest, scored: Scores, states: int, first: int = 0, rate_min: float = 0
+) -> None:
     """One random run after the other, until so many states were looked at."""
     seed = seed_of(request)
     opened, begin = 0, time.process_time()
@@ -59,8 +63,9 @@ def simulate(request: pytest.FixtureRequest, scored: Scores, states: int, first:
             if tried.count >= states:
                 break
         used = time.process_time() - begin
-        tried.measured["states_per_second"] = round(tried.count / used)
+        tried.measured[RATE] = round(tried.count / used)
         tried.measured["different_disks_opened"] = opened
+        assert tried.measured[RATE] >= rate_min, "too slow"
     print(f"{request.node.name}: {tried.count} states, {opened} disks, {used:.1f} s")
 
 
@@ -72,7 +77,7 @@ def test_a_great_many_power_cuts_take_nothing_that_was_promised(request, scored)
 @pytest.mark.timeout(14_400)
 @pytest.mark.parametrize("block", range(4))
 def test_millions_of_power_cuts_take_nothing_that_was_promised(request, scored, block):
-    simulate(request, scored, amount(5) // 4, first=1_000_000 * block)
+    simulate(request, scored, amount(5) // 4, first=1_000_000 * block, rate_min=RATE_MIN)
 
 
 @pytest.mark.torture

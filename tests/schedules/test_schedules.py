@@ -42,17 +42,22 @@ def seldom_collected() -> Iterator[None]:
         gc.unfreeze()
 
 
-def try_schedules(scenario: Any, seed: int, count: int, scored: Scores) -> None:
+def try_schedules(
+    scenario: Any, request: pytest.FixtureRequest, count: int, scored: Scores, part: int = 0
+) -> None:
+    """So many schedules; each part of a run begins where the one before ends."""
+    chosen = seed_of(request)
+    seed = chosen + part * count
     began = time.process_time()
     try:
         with seldom_collected():
             run_schedules(scenario, range(seed, seed + count))
     except ScheduleFailed as failed:
-        scored(15, tried=failed.seed - seed + 1, bad=1, seed=failed.seed)
+        scored(15, tried=failed.seed - seed + 1, bad=1, seed=chosen)
         raise
     rate = count / (time.process_time() - began)
     print(f"{count:,} schedules of {scenario.__name__}, {rate:,.0f} a second")
-    scored(15, tried=count, bad=0, seed=seed, **{f"{scenario.__name__}_per_second": rate})
+    scored(15, tried=count, bad=0, seed=chosen, **{f"{scenario.__name__}_per_second": rate})
 
 
 def test_the_shares_are_the_whole():
@@ -62,7 +67,7 @@ def test_the_shares_are_the_whole():
 @pytest.mark.parametrize("scenario", NAMED)
 def test_no_order_of_the_tasks_breaks_anything(request, scenario, scored):
     count = max(SHORT_MIN, round(short_amount(15) * SHARES[scenario]))
-    try_schedules(scenario, seed_of(request), count, scored)
+    try_schedules(scenario, request, count, scored)
 
 
 @pytest.mark.torture
@@ -71,24 +76,32 @@ def test_no_order_of_the_tasks_breaks_anything(request, scenario, scored):
 @pytest.mark.parametrize("scenario", NAMED)
 def test_millions_of_orders_break_nothing(request, scenario, part, scored):
     count = round(amount(15) * SHARES[scenario] / PARTS) + 1
-    try_schedules(scenario, seed_of(request) + part * count, count, scored)
+    try_schedules(scenario, request, count, scored, part)
 
 
-def cancel_at_steps(scenario: Any, seed: int, steps_max: int | None, scored: Scores) -> None:
+def cancel_at_steps(
+    scenario: Any,
+    request: pytest.FixtureRequest,
+    steps_max: int | None,
+    scored: Scores,
+    part: int = 0,
+) -> None:
     """One order of the tasks, again for each step at which somebody can be cancelled."""
+    chosen = seed_of(request)
+    seed = (chosen & ~1) + 2 * part  # even: nobody is cancelled by the schedule itself
     whole = SeededSchedule(seed)
     whole.run(scenario)
     steps = range(0, whole.steps, max(1, whole.steps // (steps_max or whole.steps)))
     for cancel_at in steps:
         run_schedule(scenario, seed, cancel_at=cancel_at)
-    scored(15, tried=len(steps), bad=0, seed=f"{seed} and every step")
+    scored(15, tried=len(steps), bad=0, seed=chosen)
 
 
 @pytest.mark.parametrize("scenario", NAMED)
 def test_a_task_may_be_cancelled_at_every_step(request, scenario, scored):
     """At every step of a bus, at some dozen of the log."""
     steps_max = None if scenario in bus_scenarios.SCENARIOS else 24
-    cancel_at_steps(scenario, seed_of(request) & ~1, steps_max, scored)
+    cancel_at_steps(scenario, request, steps_max, scored)
 
 
 @pytest.mark.torture
@@ -96,7 +109,7 @@ def test_a_task_may_be_cancelled_at_every_step(request, scenario, scored):
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("scenario", NAMED)
 def test_a_task_may_be_cancelled_at_really_every_step(request, scenario, part, scored):
-    cancel_at_steps(scenario, (seed_of(request) & ~1) + 2 * part, None, scored)
+    cancel_at_steps(scenario, request, None, scored, part)
 
 
 def test_a_lost_wake_up_is_found(monkeypatch):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import shutil
 import signal
 import tempfile
@@ -21,7 +22,7 @@ from penstock.transports import EmbeddedTransport
 from tests.crash.kill_rig import processes
 from tests.crash.rigs import seed_of
 from tests.schedules import zombie_process, zombie_scenarios
-from tests.schedules.zombie_process import LEASE_SECONDS, ONE
+from tests.schedules.zombie_process import ONE
 from tests.schedules.zombie_scenarios import OUT, TOPIC, Tries
 from tests.scoreboard import Scores, amount, short_amount
 from tests.stopping import stop_between_calls
@@ -106,11 +107,11 @@ def test_a_missing_fence_is_seen(monkeypatch, scenario, owner, name):
 class Stopped:
     """A process that holds batches of groups and names of producers, and is stopped with them."""
 
-    def __init__(self, path: Path, groups: list[str]) -> None:
+    def __init__(self, path: Path, groups: list[str], seed: int) -> None:
         self.groups = groups
         self.link, theirs = processes.Pipe()
         self.child = processes.Process(
-            target=zombie_process.run, args=(str(path), groups, theirs), daemon=True
+            target=zombie_process.run, args=(str(path), groups, seed, theirs), daemon=True
         )
         self.child.start()
         theirs.close()
@@ -146,12 +147,13 @@ async def take_over(transport: EmbeddedTransport, stack: AsyncExitStack, group: 
         transaction.commit_offsets(consumer, batch)
 
 
-async def replace(path: Path, number: int) -> tuple[int, list[str]]:
-    """Stop a process, take over all that it has, and let it go on."""
+async def replace(path: Path, number: int, chance: random.Random) -> tuple[int, list[str]]:
+    """Stop a process, take over all that it has, in any order, and let it go on."""
     groups = [f"group-{number}-{one}" for one in range(GROUPS)]
     async with EmbeddedTransport(path, defaults=ONE) as transport, AsyncExitStack() as stack:
         before = len([one async for one in transport.queue.replay(OUT)])
-        stopped = await asyncio.to_thread(Stopped, path, groups)
+        stopped = await asyncio.to_thread(Stopped, path, groups, chance.getrandbits(32))
+        chance.shuffle(groups)
         await asyncio.gather(*(take_over(transport, stack, group) for group in groups))
         stopped.go_on()
         result = await asyncio.to_thread(stopped.end)
@@ -162,27 +164,33 @@ async def replace(path: Path, number: int) -> tuple[int, list[str]]:
     return result
 
 
-async def check_processes(folder: Path, wanted: float, scored: Scores) -> None:
+async def check_processes(
+    folder: Path, wanted: float, scored: Scores, seed: int, part: int = 0
+) -> None:
+    chance = random.Random(seed + part)
     async with EmbeddedTransport(folder, defaults=ONE) as transport:
         await transport.create_topic(OUT)
         await transport.produce(TOPIC, [b"%d" % number for number in range(10)])
     tried = 0
     accepted: list[str] = []
     while tried < wanted:
-        more, wrong = await replace(folder, tried)
+        more, wrong = await replace(folder, tried, chance)
         tried += more
         accepted += wrong
-    scored(14, tried=tried, bad=len(accepted), seed=f"leases of {LEASE_SECONDS} s")
+    scored(14, tried=tried, bad=len(accepted), seed=seed)
 
 
-async def test_processes_that_were_stopped_and_replaced_commit_nothing(folder, scored):
+async def test_processes_that_were_stopped_and_replaced_commit_nothing(request, folder, scored):
     """Real processes, SIGSTOP, and leases that run out meanwhile."""
-    await check_processes(folder, short_amount(14) * ACROSS_PROCESSES, scored)
+    wanted = short_amount(14) * ACROSS_PROCESSES
+    await check_processes(folder, wanted, scored, seed_of(request))
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("part", range(PARTS))
-async def test_processes_that_were_replaced_commit_nothing_however_often(folder, part, scored):
+async def test_processes_that_were_replaced_commit_nothing_however_often(
+    request, folder, part, scored
+):
     """In parts, as each of them leaves its groups and producers in the log."""
-    await check_processes(folder, amount(14) / PARTS, scored)
+    await check_processes(folder, amount(14) / PARTS, scored, seed_of(request), part)
