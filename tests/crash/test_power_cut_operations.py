@@ -79,7 +79,7 @@ def cut(
     ("operation", "kind"), [("transaction", "ext4"), ("compaction", "xfs"), ("deletion", "ext4")]
 )
 def test_power_cuts_at_some_calls_of_an_operation(nursery, folder, scored, operation, kind):
-    cut(nursery, scored, folder, kind, operation, range(4, 100, 11))
+    cut(nursery, scored, folder, kind, operation, range(4, 100, 17))
 
 
 @pytest.mark.torture
