@@ -98,8 +98,10 @@ NOT_RUN = {
     "tests/crash/test_simulated_operations.py": NOT_YET,
     "tests/fuzz/test_fuzzing.py": f"{NOT_YET}, but for some targets",
     "tests/log/test_bitflips.py::test_every_bit_of_everything_in_both_ways": NOT_YET,
+    "tests/log/test_epoch_crashes.py": NOT_YET,
     "tests/log/test_every_call_fails.py": f"{NOT_YET}, but for some calls",
     "tests/log/test_fuzz.py::test_a_million_hostile_entries": NOT_YET,
+    "tests/log/test_transaction_crashes.py": NOT_YET,
     "tests/schedules/test_schedules.py::test_a_task_may_be_cancelled_at_really_every_step": (
         f"{NOT_YET}, but for some scenarios"
     ),

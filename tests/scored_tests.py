@@ -1,6 +1,7 @@
 """Which tests tell the scoreboard, and of which lines; what fails or is skipped before it tells, stands there too.
 
-``python -m tests.scored_tests`` prints the long tests that have no figure in docs/reliability.json.
+``python -m tests.scored_tests`` prints the long tests that have no figure in docs/reliability.json. With ``--page`` it
+takes the figures of tests that are no more out of it, and writes the page anew.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from tests.scoreboard import FOLDER, ROOT, Scores, form_of, kept
+from tests.scoreboard import FOLDER, ROOT, Scores, form_of, kept, write_page
 from tests.scoreboard_lines import NOT_RUN
 
 FIXTURE = "scored"
@@ -200,5 +201,15 @@ def unexplained(missing: Sequence[str]) -> Iterator[str]:
     return (one for one in missing if not one.startswith(tuple(NOT_RUN)))
 
 
+def main(arguments: Sequence[str]) -> int:
+    """Print what has no figure; with ``--page``, leave out what is no more."""
+    tests = collected()
+    if "--page" in arguments:
+        known = {one.test for one in tests}
+        write_page([one for one in kept() if one.test in known])
+    print("\n".join(without_figure(tests)))
+    return 0
+
+
 if __name__ == "__main__":
-    print("\n".join(without_figure(collected())))
+    sys.exit(main(sys.argv[1:]))

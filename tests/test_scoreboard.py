@@ -235,11 +235,13 @@ def test_the_long_tests_without_a_figure_are_named_with_the_reason():
     assert {one.test for one in tests if not one.lines} == set(), "tests that tell unknown lines"
     assert {number for one in tests for number in one.lines} == {one.number for one in LINES}
     gone = {one.test for one in scoreboard.kept()} - {one.test for one in tests}
-    assert gone == set(), "figures of tests that are no more: take them out of reliability.json"
+    assert gone == set(), "figures of tests that are no more: python -m tests.scored_tests --page"
     missing = without_figure(tests)
     assert list(unexplained(missing)) == [], "run them, or say in NOT_RUN why not"
     run = [name for name in NOT_RUN if not any(one.startswith(name) for one in missing)]
-    assert run == [], "they have a figure now: take them out of NOT_RUN, and write the page anew"
+    assert run == [], (
+        "they have figures now: out of NOT_RUN, then python -m tests.scored_tests --page"
+    )
 
 
 def test_each_line_has_what_others_did():
