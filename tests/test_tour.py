@@ -16,6 +16,7 @@ from examples.tour import __main__ as tour
 from examples.tour.board import is_installed
 from examples.tour.chart import BLOCKS, Curve, blocks, peaks, svg
 from examples.tour.sums import Books, of_the_kills, of_the_pipeline, of_the_rush_hour
+from tests.java import quick_environment
 from tests.running import FAST, run_python
 
 ROOT = Path(__file__).parent.parent
@@ -150,6 +151,19 @@ def test_the_tour_without_spark_ends_well(tmp_path):
     if is_installed():
         assert "The dashboard was at http://127.0.0.1:" in finished.stdout
         assert "Traceback" not in (folder / "dashboard.txt").read_text()
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1800)
+def test_the_whole_tour_ends_well(tmp_path):
+    """All three parts with all their data, as `make demo` runs them; the README shows the same sum."""
+    pytest.importorskip("pyspark", reason="the third part needs: pip install 'penstock[spark]'")
+    arguments = ["-m", "examples.tour", "--folder", tmp_path / "tour"]
+    finished = run_python(*arguments, folder=ROOT, environment=quick_environment(), seconds=1700)
+    assert finished.returncode == 0, finished.stdout[-4000:]
+    told = re.findall(r"^PASS: .*$", finished.stdout, re.MULTILINE)
+    assert told
+    assert told[-1] in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_rush_hour_tells_every_fifth_of_its_way_once(capsys):
