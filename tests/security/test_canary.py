@@ -3,10 +3,13 @@
 import io
 import logging
 import os
+import re
+import signal
 import subprocess
 import sys
 import traceback
 from contextlib import redirect_stderr, redirect_stdout
+from datetime import timedelta
 from urllib.parse import quote
 
 import pytest
@@ -55,6 +58,7 @@ VARIABLES = [
     "PENSTOCK_KAFKA_PASSWORD", "PENSTOCK_KAFKA_KEY_PASSWORD", "PENSTOCK_KAFKA_CLIENT_SECRET",
     "PENSTOCK_NATS_PASSWORD", "PENSTOCK_NATS_TOKEN", "PENSTOCK_PULSAR_TOKEN", "PENSTOCK_PULSAR_PASSWORD",
     "PENSTOCK_RABBITMQ_PASSWORD", "PENSTOCK_REDIS_PASSWORD", "PENSTOCK_DASHBOARD_TOKEN",
+    "PENSTOCK_KAFKA_KEY",
 ]  # fmt: skip
 
 
@@ -127,6 +131,22 @@ async def test_transports_tell_no_secret(findings, caplog, monkeypatch, name):
             findings.check(not leaks(said), f"{name}, {way}, in the log: {said[:300]}")
 
 
+async def test_a_seed_of_nats_is_told_nowhere(findings, caplog, monkeypatch):
+    """Alone: with it the client needs a package of its own, and refuses one that is no seed in words of its own."""
+    pytest.importorskip("nats", reason="needs the client of NATS")
+    monkeypatch.setenv("PENSTOCK_NATS_NKEY_SEED", CANARY)
+    transport = shared_registry().make(f"nats://127.0.0.1:{PORT}?connect_seconds=0.2")
+    told = [repr(transport), *(repr(one) for one in vars(transport).values())]
+    try:
+        await transport.open()
+    except Exception as error:
+        told.append(everything_of(error))
+    await transport.close()
+    findings.check(len(told) > 2, "nothing was tried")
+    for text in [*told, caplog.text]:
+        findings.check(not leaks(text), text[:300])
+
+
 @pytest.mark.parametrize("url", WRONG_URLS, ids=lambda url: url.partition(":")[0])
 async def test_a_url_that_is_wrong_is_not_repeated(findings, caplog, url):
     for text in await all_that_is_said_of(url):
@@ -193,7 +213,7 @@ def test_no_command_tells_a_secret(findings, monkeypatch, caplog, tmp_path):
         monkeypatch.setenv("PENSTOCK_URL", url)
         monkeypatch.setenv("PENSTOCK_DASHBOARD_TOKEN", CANARY)
         for words in commands:
-            if words[0] in ("bench", "dashboard"):  # they would run for long
+            if words[0] == "dashboard":  # it serves until it is stopped: see below
                 continue
             told = run((*words, *more))
             findings.check(not leaks(told), f"{' '.join((*words, *more))}: {told[:300]}")
@@ -219,6 +239,115 @@ async def test_the_dashboard_tells_no_secret(findings, caplog):
         findings.check(not leaks(dashboard.url), "its address")
     findings.check(not leaks(repr(dashboard)), repr(dashboard))
     findings.check(not leaks(caplog.text), f"the log: {caplog.text[:300]}")
+
+
+PAGES = (
+    "/", "/topics", "/groups", "/dead-letters", "/stalls", "/breakers", "/scaling", "/queries", "/metrics", "/healthz",
+    "/readyz", "/topic?source=broker-0&topic=x", "/group?source=broker-0&topic=x&group=y",
+)  # fmt: skip
+
+
+def test_no_page_figure_or_message_of_the_socket_tells_a_secret(findings, monkeypatch):
+    """In a real browser, over brokers that are not there: their errors are on the pages."""
+    from tests.dashboard.browsing import chromium, dashboard_of
+
+    pytest.importorskip("nats", reason="needs the client of NATS")
+    monkeypatch.setenv("PENSTOCK_NATS_TOKEN", CANARY)
+    urls = [URLS[name] for name in ("redis", "nats", "rabbitmq")]
+    heard: list[str] = []
+    with dashboard_of("-m", "tests.security.canary_shop", *urls) as (address, _), chromium() as one:
+        tab = one.new_context(base_url=address).new_page()
+        tab.set_default_timeout(60_000)
+        tab.on(
+            "websocket",
+            lambda socket: socket.on("framereceived", lambda data: heard.append(str(data))),
+        )
+        tab.on("console", lambda message: heard.append(message.text))
+        shown = 0
+        for path in PAGES:
+            answer = tab.goto(path)
+            if path[1:] not in ("metrics", "healthz", "readyz"):
+                tab.locator("h1").first.wait_for()
+                tab.wait_for_function("() => window.socket?.connected")
+                tab.wait_for_timeout(300)  # the page goes on drawing what comes over the socket
+            told = f"{tab.content()} {answer.headers}"
+            shown += "broker-0" in told
+            findings.check(not leaks(told), f"{path} shows it")
+    findings.check(shown, "no page shows the brokers, so nothing was tried")
+    findings.check(len(heard) > len(PAGES), f"only {len(heard)} messages of the socket were seen")
+    findings.none([f"the socket: {one[:200]}" for one in heard if leaks(one)], len(heard))
+
+
+def test_the_command_that_serves_the_dashboard_tells_no_secret(findings, tmp_path):
+    """On a log, with the secret as its token, until it is stopped; and on a broker that is not there."""
+    environment = {**os.environ, "PENSTOCK_DASHBOARD_TOKEN": CANARY}
+    for url in (f"log:{tmp_path}", URLS["redis"]):
+        with subprocess.Popen(
+            [sys.executable, "-u", "-m", "penstock", "--url", url, "dashboard", "--port", "0"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=tmp_path,
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            told = process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            told += process.communicate(timeout=60)[0]
+        findings.check(told, f"{url[:6]}: it says nothing, so nothing was tried")
+        findings.check(not leaks(told), f"{url[:6]}: {told[-300:]}")
+
+
+def test_keys_of_object_storage_are_told_nowhere(findings, caplog, monkeypatch):
+    """As options, in the URL where they do not belong, and in the environment of the cloud's own tools."""
+    pytest.importorskip("obstore", reason="needs penstock[objects]")
+    quick = {"retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=1)}}
+    place = {"endpoint": f"http://127.0.0.1:{PORT}", "region": "x"}
+    keys = {"access_key_id": CANARY, "secret_access_key": CANARY, "session_token": CANARY}
+    asked = "&".join(f"{name}={SAID}" for name in keys)
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(variable, CANARY)
+    for url, options in (
+        ("s3://bucket/prefix", {**place, **keys}),
+        (f"s3://bucket/prefix?{asked}", place),
+        (f"s3://ada:{SAID}@bucket/prefix", {**place, **keys}),
+        ("s3://bucket/prefix", place),
+        ("s3://bucket/prefix", {**place, **keys, "nonsense": CANARY}),
+        ("az://container/prefix", {"account_name": "x", "account_key": CANARY}),
+        ("gs://bucket/prefix", {"service_account_key": CANARY}),
+    ):
+        for told in all_that_is_said_of_a_store(url, {**options, **quick}):
+            findings.check(not leaks(told), f"{url[:20]}: {told[:300]}")
+    findings.check(not leaks(caplog.text), f"the log: {caplog.text[:300]}")
+
+
+def all_that_is_said_of_a_store(url: str, options: dict[str, object]) -> list[str]:
+    """One that cannot be reached, in every text that it has."""
+    try:
+        store = open_store(url, **options)
+    except PenstockError as error:
+        return [everything_of(error)]
+    told = [repr(store), str(store), repr(store.statistics())]
+    for work in (lambda: store.write("a", b"x"), lambda: store.read("a"), store.list):
+        try:
+            work()
+        except PenstockError as error:
+            told.append(everything_of(error))
+    store.close()
+    return told
+
+
+def test_options_for_spark_keep_secrets_where_spark_hides_them(findings, monkeypatch):
+    """What they are under must fit what Spark leaves out of its plans; tests/spark/test_kafka_secrets.py looks there."""
+    pytest.importorskip("pyspark", reason="needs penstock[spark]")
+    pytest.importorskip("confluent_kafka", reason="needs the client of Kafka")
+    from penstock.spark.kafka_connector import PRIVATE
+    from penstock.spark.kafka_options import connection
+
+    for variable in VARIABLES:
+        if variable != "PENSTOCK_KAFKA_CLIENT_SECRET":  # Spark has no counterpart
+            monkeypatch.setenv(variable, CANARY)
+    url = f"kafka://ada@127.0.0.1:{PORT}?security.protocol=SASL_SSL&sasl.mechanisms=PLAIN"
+    secret = {name for name, value in connection(url).items() if leaks(value)}
+    findings.check(len(secret) >= 3, f"only {secret} hold it, so too little was tried")
+    for name in secret:
+        findings.check(re.search(PRIVATE, name), f"Spark shows {name}")
 
 
 def test_a_process_that_dies_tells_no_secret(findings, tmp_path):

@@ -66,6 +66,7 @@ def kafka_jars(fetch: Fetch | None = None, *, spark_version: str | None = None) 
 
 def add_connector(spark: SparkSession) -> None:
     """Let a session that runs read and write Kafka; nothing when it does already."""
+    _hide_keys(spark)
     java: Any = getattr(spark, "_jvm", None)
     if java is None:
         _add_over_connect(spark)
@@ -78,6 +79,17 @@ def add_connector(spark: SparkSession) -> None:
         # Another thread added them, or this one has just done so: each looks them up in its own way.
         loader = spark._jsparkSession.sharedState().jarClassLoader()
         java.java.lang.Thread.currentThread().setContextClassLoader(loader)
+
+
+REDACTED = "spark.sql.redaction.options.regex"
+PRIVATE = "(?i:keystore[.]key|jaas[.]config|password|secret)"
+
+
+def _hide_keys(spark: SparkSession) -> None:
+    """Have Spark leave private keys out of plans, as it does with passwords: ``explain()``, its pages and its log."""
+    before = spark.conf.get(REDACTED, None)
+    if before is None or PRIVATE not in before:
+        spark.conf.set(REDACTED, f"(?:{before})|{PRIVATE}" if before else PRIVATE)
 
 
 _ADDED = "_penstock_kafka_connector"
