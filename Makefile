@@ -68,8 +68,8 @@ torture: environment ## Run the long tests (hours): kills, power cuts, crash sta
 	@HYPOTHESIS_PROFILE=torture PENSTOCK_SCOREBOARD=$(SCOREBOARD) \
 	    $(RUN)/python -m pytest -m torture --timeout 14400 $(ARGS); ended=$$?; page=$(if $(PAGE),--page); \
 	    if [ "$$page" ] && [ $$ended -ne 0 ]; then page=; echo "Tests failed: docs/reliability.md stays as it was."; fi; \
-	    $(RUN)/python -m tests.scoreboard $(SCOREBOARD) $$page && \
-	    echo "The figures of this run: $(abspath $(SCOREBOARD))/scoreboard.json" && exit $$ended
+	    $(RUN)/python -m tests.scoreboard $(SCOREBOARD) $$page || ended=1; \
+	    echo "The figures of this run: $(abspath $(SCOREBOARD))/scoreboard.json"; exit $$ended
 
 docs: environment ## Build the documentation site into site/
 	@echo "Building the documentation ..."
