@@ -98,10 +98,10 @@ def _check(file: Path, yes: bool) -> None:
 async def _export(
     place: Place, topic: str, file: Path, kind: FileFormat, wanted: Range, partitions: list[int]
 ) -> int:
+    from penstock import System
     from penstock.cli.exporting import batches, writer_of
     from penstock.cli.progress import progress
     from penstock.cli.reading import parts_of
-    from penstock.system import System
 
     writer = writer_of(kind.value)
     partial = file.with_name(f".{file.name}.{System().random.getrandbits(64):016x}.part")
@@ -126,6 +126,6 @@ async def _export(
 
 def _private(path: Path) -> IO[bytes]:
     """A new file for this user alone, as those of a log are. Nobody can guess its name before."""
-    from penstock.system import System
+    from penstock import System
 
     return os.fdopen(System().files.open(str(path), create=True), "wb")
