@@ -112,9 +112,7 @@ RUNS_CODE = re.compile(
 # Two threads that are the first to decode a class crash msgspec, so decoding.py makes the decoders of classes.
 # A decoder that is made while a module is imported is made by one thread too. Who else may, and why:
 MAY_MAKE_DECODERS = {
-    "bus/encoding.py": "each codec has decoders of the envelope, a class with no other inside",
     "dashboard/letters.py": "it stands on the public names, and decodes on one thread",
-    "resilience/letter_codec.py": "each codec has one of the letter, made where its bus is made",
 }
 NO_CLASSES = {
     "Any",

@@ -59,6 +59,12 @@ class EncodedEnvelope(msgspec.Struct, frozen=True, omit_defaults=True):
     causation_id: str | None = None
 
 
+_DECODERS = {
+    Format.JSON: decoder_of(EncodedEnvelope),
+    Format.MESSAGEPACK: decoder_of(EncodedEnvelope, msgspec.msgpack.Decoder),
+}
+
+
 class MessageCodec:
     """Encodes messages, and decodes those whose classes it knows.
 
@@ -93,10 +99,6 @@ class MessageCodec:
         self._names: dict[type, tuple[str, str]] = {}
         """Dotted name and topic, of classes that were seen."""
         self._decoders: dict[tuple[type, Format], Callable[[bytes], Any]] = {}
-        self._headers: dict[Format, Any] = {
-            Format.JSON: msgspec.json.Decoder(EncodedEnvelope),
-            Format.MESSAGEPACK: msgspec.msgpack.Decoder(EncodedEnvelope),
-        }
 
     # Classes
 
@@ -242,7 +244,7 @@ class MessageCodec:
         """What stands on an envelope, in either format; its message is not decoded yet."""
         try:
             self._check_size(len(data) - ENVELOPE_BYTES_MAX)
-            encoded: EncodedEnvelope = self._headers[format_of(data)].decode(data)
+            encoded: EncodedEnvelope = _DECODERS[format_of(data)](data)
         except Exception as error:
             raise _invalid_envelope("", "does not decode", error) from error
         return encoded

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.decoding import decoder_of
 from penstock.resilience.describe import text_of
 from penstock.resilience.letters import DeadLetter, Edit, Reason
 
@@ -23,6 +24,9 @@ class Payload(NamedTuple):
     raw: bytes | None
 
 
+_decode_letter = decoder_of(DeadLetter)
+
+
 class LetterCodec:
     """Encodes letters as JSON, and their messages with what it is given."""
 
@@ -30,7 +34,6 @@ class LetterCodec:
         self._encode = encode
         self._decode = decode
         self._encoder = msgspec.json.Encoder(enc_hook=str)
-        self._decoder = msgspec.json.Decoder(DeadLetter)
 
     def encode(self, letter: DeadLetter) -> bytes:
         """The letter as bytes. A message that does not encode is left out, and the letter says so."""
@@ -59,7 +62,7 @@ class LetterCodec:
     def decode(self, letter_id: str, data: bytes) -> DeadLetter:
         """The letter. Bytes that are no letter become one that holds them, to be looked at."""
         try:
-            letter = self._decoder.decode(data)
+            letter = _decode_letter(data)
         except msgspec.MsgspecError as error:
             return _unreadable(letter_id, data, error)
         message, raw = self.read(letter.message_type, letter.raw)

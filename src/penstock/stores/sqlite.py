@@ -383,10 +383,10 @@ def _make_key(connection: sqlite3.Connection, key: str) -> int:
 
 def _size(connection: sqlite3.Connection, base: int) -> int:
     query = (
-        "SELECT place - ?1 + length(data) FROM pieces"
-        " WHERE place >= ?1 AND place < ?2 ORDER BY place DESC LIMIT 1"
+        "SELECT place - ? + length(data) FROM pieces"
+        " WHERE place >= ? AND place < ? ORDER BY place DESC LIMIT 1"
     )
-    row = connection.execute(query, (base, base + (1 << POSITION_BITS))).fetchone()
+    row = connection.execute(query, (base, base, base + (1 << POSITION_BITS))).fetchone()
     return 0 if row is None else int(row[0])
 
 
