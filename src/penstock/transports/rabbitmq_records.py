@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import Any
 
 from rstream import amqp_decoder
-from rstream.schema import SubEntryChunk
 
 from penstock.log.records import NO_HEADERS
+from penstock.transports.rabbitmq_foreign import DATA, data_of, unpacked
 from penstock.transports.rabbitmq_wire import Chunk
 from penstock.transports.records import StreamRecord
 
@@ -22,7 +22,7 @@ KEY = b"x-opt-penstock-key"
 MARK = b"x-opt-penstock-mark"
 MARK_BYTES = 13
 _ANNOTATIONS, _PROPERTIES, _HEADERS = b"\x00\x53\x72", b"\x00\x53\x73", b"\x00\x53\x74"
-_DATA, _NULL = b"\x00\x53\x75", b"\x00\x53\x77\x40"
+_NULL = b"\x00\x53\x77\x40"
 _SYMBOL = b"\xa3"
 _KEY_NAME = _SYMBOL + bytes([len(KEY)]) + KEY
 _MARK_NAME = _SYMBOL + bytes([len(MARK)]) + MARK + b"\xa0" + bytes([MARK_BYTES])
@@ -41,7 +41,7 @@ def encoded(
     mark: bytes | None = None,
 ) -> bytes:
     """One record as a message."""
-    body = _NULL if value is None else _DATA + _binary(value)
+    body = _NULL if value is None else DATA + _binary(value)
     if timestamp is not None:
         time = _TIME + _TIME_BYTES.pack(timestamp)
         body = (time + _map(_HEADERS, _pairs(headers)) if headers else time) + body
@@ -81,8 +81,7 @@ def entries_of(chunk: Chunk) -> Iterator[bytes]:
     for _ in range(chunk.entries):
         if data[at] & 0x80:
             # Several that another client compressed together.
-            inner, size = SubEntryChunk.read(data, data[at], at + 1)
-            at += 1 + size
+            inner, at = unpacked(data, at)
             yield from inner
         else:
             (size,) = read(data, at)
@@ -117,7 +116,7 @@ def decoded(message: bytes, topic: str, partition: int, offset: int, time_ms: in
     """The record in a message."""
     try:
         key, value, headers, time = _parsed(message)
-    except _OtherForm:
+    except (_OtherForm, IndexError, struct.error, UnicodeDecodeError):
         key, value, headers, time = _parsed_by_client(message)
     return StreamRecord(
         topic, partition, offset, time_ms if time is None else time, key, value, headers
@@ -140,7 +139,7 @@ def _parsed(message: bytes) -> Parsed:
     while True:
         section = message[at : at + 3]
         at += 3
-        if section == _DATA:
+        if section == DATA:
             value, at = _read_binary(message, at)
             if at != len(message):
                 raise _OtherForm
@@ -189,20 +188,31 @@ def _read_map(message: bytes, at: int) -> tuple[dict[bytes, bytes], int]:
 def _parsed_by_client(message: bytes) -> Parsed:
     """What another client wrote; bytes that are no message are a value."""
     try:
-        found: Any = amqp_decoder(message)
-        body = found.body
-        whole = found.value if body is None else body
-        value = b"".join(map(bytes, whole)) if isinstance(whole, list) else as_bytes(whole)
+        pieces = data_of(message)
+        return _read(amqp_decoder(message), pieces)
     except Exception:
         return None, message, NO_HEADERS, None
+
+
+def _read(found: Any, pieces: list[bytes]) -> Parsed:
     names = found.application_properties or {}
     headers = {as_bytes(name).decode(errors="replace"): as_bytes(names[name]) for name in names}
     created = getattr(found.properties, "creation_time", None)
     time = created if isinstance(created, int) else None
     key = (found.message_annotations or {}).get(KEY)
-    return key, value, MappingProxyType(headers), time
+    value = b"".join(pieces) if pieces else _value(found)
+    return key if isinstance(key, bytes) else None, value, MappingProxyType(headers), time
+
+
+def _value(found: Any) -> bytes | None:
+    """The bytes of a message; of other values, which have no bytes, their text."""
+    bodies = (found.body, found.sequence, found.value)
+    value = next((one for one in bodies if one is not None), None)
+    return None if value is None else as_bytes(value)
 
 
 def as_bytes(value: object) -> bytes:
     """What came as bytes stays; anything else becomes text."""
-    return bytes(value) if isinstance(value, bytes | bytearray) else str(value).encode()
+    return (
+        bytes(value) if isinstance(value, bytes | bytearray | memoryview) else str(value).encode()
+    )
