@@ -9,10 +9,18 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import BrokerFailed, DeadlineExceeded, Fenced, InvalidOption, Unreachable
+from penstock.errors import (
+    BrokerFailed,
+    DeadlineExceeded,
+    Fenced,
+    InvalidOption,
+    MissingExtra,
+    Unreachable,
+)
 from penstock.testing.transport_fixtures import WAIT_SECONDS, numbered, take, values_of
-from penstock.transports import open_transport
+from penstock.transports import nats_connection, open_transport
 from penstock.transports.nats import NatsTransport
+from penstock.transports.nats_connection import NatsConnection
 from tests.transports.disturbance import (
     check_that_who_is_cut_off_is_fenced,
     cut_and_heal,
@@ -237,6 +245,28 @@ async def test_a_server_that_is_down_is_a_clear_error(topic):
         await transport.open()
     assert (refused.value.transport, refused.value.address) == ("nats", url)
     await transport.close()
+
+
+@pytest.mark.timeout(30)
+async def test_a_client_that_misses_a_cancellation_is_given_up_all_the_same(monkeypatch):
+    """As its own wait_for may, when the connection is refused at that very moment."""
+
+    async def connect(connection, client):
+        with suppress(asyncio.CancelledError):
+            await asyncio.get_running_loop().create_future()
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(NatsConnection, "_connect", connect)
+    with pytest.raises(Unreachable, match="did not answer"):
+        await NatsTransport("nats://127.0.0.1:1?connect_seconds=0.05").open()
+
+
+@pytest.mark.parametrize("name", ["NKEY_SEED", "CREDENTIALS"])
+async def test_secrets_that_want_another_package_name_it(monkeypatch, name):
+    monkeypatch.setenv(f"PENSTOCK_NATS_{name}", SECRET)
+    monkeypatch.setattr(nats_connection, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match="pip install nkeys"):
+        await NatsTransport("nats://127.0.0.1:1").open()
 
 
 async def test_a_server_without_jetstream_is_a_clear_error(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,7 +19,14 @@ from nats.errors import (
     OutboundBufferLimitError,
 )
 
-from penstock.errors import BrokerFailed, Closed, NotSupported, Unreachable, UsageError
+from penstock.errors import (
+    BrokerFailed,
+    Closed,
+    MissingExtra,
+    NotSupported,
+    Unreachable,
+    UsageError,
+)
 from penstock.transports.nats_settings import NatsSettings
 
 ATTEMPT_SECONDS = 5.0
@@ -28,13 +36,15 @@ CONNECT_SECONDS = 2.0
 PAUSE_SECONDS = 0.05
 API_LEVEL_MIN = 2
 """Batches that are stored together or not at all came with server 2.12."""
+SIGNED = {"user_credentials", "nkeys_seed_str"}
+"""Secrets that the client signs with, by a package that it does not bring."""
 NOT_READY = frozenset({10008, 10009, 10023, 10039, 10076})
 """JetStream is starting, or a stream has no leader: it will."""
 
 _T = TypeVar("_T")
 
-_LATE = (Error, OSError, TimeoutError, AttributeError)
-"""What closing raises when nobody is there. The last one comes from a TLS connection that was cut."""
+_LATE = (Error, OSError, TimeoutError, AttributeError, AssertionError)
+"""What closing raises when nobody is there: after a TLS connection that was cut, or before any."""
 
 
 class NatsConnection:
@@ -77,6 +87,7 @@ class NatsConnection:
         """Connect; Unreachable when no server answers in time, BrokerFailed when it refuses."""
         if self._client is not None or self._closed:
             return
+        self._check_packages()
         self._loop = asyncio.get_running_loop()
         self._lost, self._refused = self._loop.create_future(), self._loop.create_future()
         client = Client()
@@ -95,6 +106,13 @@ class NatsConnection:
         except BaseException:
             await self._given_up(client, connecting)
             raise
+
+    def _check_packages(self) -> None:
+        if SIGNED & self.settings.secrets.keys() and find_spec("nkeys") is None:
+            raise MissingExtra(
+                "NKEY seeds and files of credentials need a package more: pip install nkeys",
+                extra="nats",
+            )
 
     async def _connect(self, client: Client) -> None:
         settings = self.settings
@@ -117,10 +135,14 @@ class NatsConnection:
         )
 
     async def _given_up(self, client: Client, connecting: asyncio.Future[None]) -> Unreachable:
-        connecting.cancel()
         self._client = None
         self._connected.clear()
-        await asyncio.gather(connecting, return_exceptions=True)
+        while not connecting.done():
+            # Again, as a cancellation that meets an answer is lost (wait_for of Python 3.11).
+            connecting.cancel()
+            await asyncio.wait({connecting}, timeout=PAUSE_SECONDS)
+        if not connecting.cancelled():
+            connecting.exception()  # it was told, or does not matter any more
         with suppress(*_LATE):
             await asyncio.wait_for(client.close(), 1.0)
         return self._unreachable(self.settings.connect_seconds)
