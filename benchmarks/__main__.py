@@ -118,7 +118,7 @@ def run(suite: Suite, scale: Scale, only: str | None, folder: Path, console: Con
         scale=scale.name, rounds=scale.rounds, started=f"{started:%Y-%m-%d %H:%M} UTC",
         seconds=time.monotonic() - start, machine=machine, results=results,
         targets=judge(results, suite.targets), profiles=profiles, failures=runner.failures,
-        only=only, skipped=runner.skipped,
+        only=only, skipped=runner.skipped, how=list(suite.how),
     )  # fmt: skip
 
 

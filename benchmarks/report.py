@@ -52,7 +52,7 @@ def markdown(report: Report, name: str = "log") -> str:
         f"`make bench ARGS='{again}'` repeats the run.",
         "",
         *_machine(report),
-        *_how(suite, report.results),
+        *_how(suite, report),
         *_targets(suite, report.targets),
         *_workloads(suite, report.results),
         *_reasons("Not measured", report.failures),
@@ -71,13 +71,13 @@ def _machine(report: Report) -> Iterator[str]:
     yield ""
 
 
-def _how(suite: Suite, results: Sequence[Result]) -> Iterator[str]:
+def _how(suite: Suite, report: Report) -> Iterator[str]:
     yield "## How it is measured"
     yield ""
     yield "- A round measures every contender once; the rounds follow each other, so that a slow"
     yield "  phase of the machine hits all alike. A ratio is the median of the ratios of the rounds."
-    if any(result.contender == suite.explained for result in results):
-        yield from suite.how
+    if any(result.contender == suite.explained for result in report.results):
+        yield from report.how or suite.how
     yield ""
 
 

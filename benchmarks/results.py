@@ -85,6 +85,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     suite: str = "log"
     skipped: dict[str, str] = {}
     """Cases of peers that are not here, with what is missing."""
+    how: list[str] = []
+    """How it was measured, in the words of that day: later ones need not be true of it."""
 
 
 class Before(msgspec.Struct, frozen=True, kw_only=True):
