@@ -25,6 +25,7 @@ REASONS = {
     r"ahead of (queue|pyee|blinker)": "Others inside a process",
     r"times (queue|`SimpleQueue`|pyee|blinker)": "Others inside a process",
     r"^(partitions|topics|groups|sizes|records) .* to ": "What grows more than linearly",
+    r"hot topic, sync handler, with": "Three million events a second on a hot topic",
     r"watching the pressure": "Watching the pressure",
     r"two processes \(": "Two processes with auto-commit",
     r"^exactly once": "Exactly once, 10,000 in a batch",
