@@ -61,7 +61,7 @@ HEADLINES = (
               ("NATS JetStream", "durable_singles/100/sync-each/nats"),
               ("Redis Streams", "durable_singles/100/sync-each/redis"))),
     Headline("records of 100 bytes to the disk, one by one, a sync for 1,000 of them", "log",
-             "one_by_one/100/sync-1000/penstock-stop-and-wait",
+             "one_by_one/100/sync-1000/penstock-double-buffered",
              (("SQLite", "one_by_one/100/sync-1000/sqlite"),
               ("LMDB", "one_by_one/100/sync-1000/lmdb"))),
     Headline("the same, up to 33,000 on their way that share a sync, which the others do not have", "log",
