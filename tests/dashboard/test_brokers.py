@@ -11,6 +11,7 @@ import pytest
 
 from penstock.dashboard import Dashboard, moves
 from penstock.dashboard.board import Board
+from penstock.dashboard.broker import BrokerSource
 from penstock.dashboard.letters_topic import TopicShelf
 from penstock.dashboard.matching import Wanted
 from penstock.dashboard.moves import END, START, Target
@@ -73,8 +74,8 @@ async def seen(board: Board) -> GroupSnapshot:
 
 async def test_topics_and_groups_of_a_broker_are_seen(transport):
     async with board_of(transport) as board:
-        topics = await board.broker_topics()
-        assert {"orders", "orders.dead-letters"} <= set(topics["broker"])
+        topics = await board.topics(BrokerSource)
+        assert {"orders", "orders.dead-letters"} <= set(topics.found["broker"])
         group = await seen(board)
         assert 0 < group.lag_records < RECORDS
         assert board.source_of_group(group.source) is board.source("broker")
@@ -109,7 +110,8 @@ async def test_a_group_of_a_broker_is_moved_after_a_preview(transport):
 
 async def test_dead_letters_in_a_topic_of_a_broker(transport):
     async with board_of(transport) as board:
-        [shelf] = [one for one in await board.shelves() if isinstance(one, TopicShelf)]
+        [shelf] = board.shelves((await board.topics()).found)
+        assert isinstance(shelf, TopicShelf)
         kept = await shelf.letters()
         assert [one.raw for one in kept] == [b"0", b"1", b"2"]
         assert await shelf.purge([kept[0].id]) == 1

@@ -10,9 +10,11 @@ import pytest
 import penstock
 from penstock import Event, topic
 from penstock.dashboard import Dashboard
+from penstock.dashboard.board import Board
 from penstock.dashboard.gate import COOKIE, FAILURES_MAX
 from penstock.errors import InvalidOption, UsageError
 from penstock.observe import Observer
+from penstock.transports import open_transport
 
 TOKEN = "a-long-token"
 HTML = {"accept": "text/html"}
@@ -50,6 +52,29 @@ async def running(tmp_path, **options):
             async with Dashboard(observer, port=0, **options) as dashboard:
                 async with httpx.AsyncClient(base_url=dashboard.url, timeout=120) as client:
                     yield client
+
+
+async def test_a_broker_that_does_not_answer_hides_nothing_of_the_others(tmp_path):
+    pytest.importorskip("redis", reason="needs the client of Redis")
+    async with penstock.WalMessageQueue(tmp_path) as log, Observer() as observer:
+        await log.create_topic("orders.dead-letters")
+        observer.watch(open_transport("redis://127.0.0.1:1"), name="far")
+        observer.watch(log, name="near")
+        board = Board(observer, asyncio.get_running_loop())
+        topics = await board.topics()
+        await board.close()
+        assert topics.found == {"near": ("orders.dead-letters",)}
+        assert [one.where for one in board.shelves(topics.found)] == [
+            "topic orders.dead-letters, in near"
+        ]
+        assert "open the transport first" in topics.silent["far"]
+        async with Dashboard(observer, port=0) as dashboard:
+            async with httpx.AsyncClient(base_url=dashboard.url, timeout=120) as client:
+                for path in ("/dead-letters", "/dead-letter?shelf=x&letter=y", "/topics"):
+                    page = await client.get(path, headers=HTML)
+                    assert page.status_code == 200, path
+                    if path != "/topics":  # which tells it later
+                        assert "far does not answer" in page.text
 
 
 async def test_pages_health_and_metrics_are_served_on_loopback_without_a_token(tmp_path):

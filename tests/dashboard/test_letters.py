@@ -8,7 +8,7 @@ import penstock
 from penstock import Event, WalMessageQueue, topic
 from penstock.dashboard import letters
 from penstock.dashboard.board import Board
-from penstock.dashboard.letters import Choice, Listed, LiveShelf
+from penstock.dashboard.letters import Choice, Listed, LiveShelf, Shelf
 from penstock.dashboard.letters_log import LogShelf
 from penstock.dashboard.letters_topic import TopicShelf
 from penstock.errors import DeadlineExceeded, InvalidMessage, NotSupported, SubscriberBusy
@@ -47,6 +47,10 @@ def board_of(*parts: object) -> Board:
     return Board(observer, asyncio.get_running_loop())
 
 
+async def shelves_of(board: Board) -> list[Shelf]:
+    return board.shelves((await board.topics()).found)
+
+
 def test_a_choice_fits_everything_that_is_given():
     letter = penstock.resilience.DeadLetter(
         id="1",
@@ -78,7 +82,7 @@ def test_a_choice_fits_everything_that_is_given():
 
 async def test_letters_of_a_bus_are_tried_edited_and_replayed(shop):
     bus, paid = shop
-    [shelf] = await board_of(bus).shelves()
+    [shelf] = await shelves_of(board_of(bus))
     assert isinstance(shelf, LiveShelf)
     found = letters.listed(await shelf.letters(), Choice(error="-2.0"))
     assert (found.chosen, found.all) == (1, 3)
@@ -105,7 +109,7 @@ async def test_letters_in_a_log_are_seen_while_the_bus_runs_and_changed_when_it_
     bus, _ = shop
     async with WalMessageQueue(tmp_path, read_only=True) as files:
         board = board_of(files)
-        [shelf] = await board.shelves()
+        [shelf] = await shelves_of(board)
         assert isinstance(shelf, LogShelf)
         kept = await shelf.letters()
         assert len(kept) == 3
@@ -131,7 +135,7 @@ async def test_a_bus_goes_on_with_what_was_replayed_from_its_log(shop, tmp_path)
     bus, paid = shop
     async with WalMessageQueue(tmp_path, read_only=True) as files:
         board = board_of(files)
-        [shelf] = await board.shelves()
+        [shelf] = await shelves_of(board)
         [first, *_] = await shelf.letters()
         await bus.stop()
         await shelf.edit(first, '{"number":0,"total":9.0}')
@@ -155,7 +159,7 @@ async def test_letters_in_a_topic_go_from_the_oldest_on(tmp_path):
             )
         board = board_of(queue)
         await board.observer.look()
-        [shelf] = await board.shelves()
+        [shelf] = await shelves_of(board)
         assert isinstance(shelf, TopicShelf)
         kept = await shelf.letters()
         assert [one.raw for one in kept] == [b"0", b"1", b"2", b"3"]

@@ -266,6 +266,7 @@ def test_no_page_figure_or_message_of_the_socket_tells_a_secret(findings, monkey
         shown = 0
         for path in PAGES:
             answer = tab.goto(path)
+            findings.check(path == "/readyz" or answer.ok, f"{path} answers {answer.status}")
             if path[1:] not in ("metrics", "healthz", "readyz"):
                 tab.locator("h1").first.wait_for()
                 tab.wait_for_function("() => window.socket?.connected")

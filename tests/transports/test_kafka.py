@@ -1,6 +1,9 @@
 """The Kafka transport on a real broker: the suite, and what only Kafka has."""
 
 import asyncio
+import subprocess
+import sys
+import threading
 from contextlib import suppress
 from functools import partial
 
@@ -26,6 +29,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from penstock.transports.kafka import KafkaTransport
 from penstock.transports.kafka_member import ASSIGN_TRIES, KafkaMember, raising
+from penstock.transports.kafka_offsets import CLIENTS_MAX
 
 
 @pytest.fixture(scope="module")
@@ -396,3 +400,28 @@ def test_the_example_of_its_page_runs(server):
         __file__,
         {"127.0.0.1:9092": server.address, ", replication_factor=3, min_insync_replicas=2": ""},
     )
+
+
+# Errors of a coordinator
+
+
+@pytest.mark.parametrize(
+    "error",
+    ["NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "UNSTABLE_OFFSET_COMMIT"],
+)  # fmt: skip
+def test_a_coordinator_that_is_not_ready_is_asked_again_and_ends_no_process(error):
+    """A call of the client would: a broker that restarts must not take those with it who ask for a lag."""
+    command = [sys.executable, "-m", "tests.transports.kafka_errors", error]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout) == (0, "{}\n"), ended.stderr
+
+
+async def test_clients_for_the_offsets_of_many_groups_have_a_bound(transport, topic):
+    await transport.create_topic(topic, partitions=1)
+    await transport.produce(topic, numbered(2))
+    names = [f"{topic}-{number}" for number in range(CLIENTS_MAX + 4)]
+    lags = await asyncio.gather(*(transport.lag(topic, name) for name in names))
+    assert [one[0].records for one in lags] == [2] * len(names)
+    kept = [one for one in threading.enumerate() if one.name.startswith("penstock-kafka-offsets")]
+    assert 0 < len(kept) <= CLIENTS_MAX
+    assert len(transport._admin._group_offsets._idle) == CLIENTS_MAX

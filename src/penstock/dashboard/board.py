@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from penstock import WalMessageQueue, errors
@@ -19,6 +20,14 @@ from penstock.upkeep import bus_names, letter_topics
 
 _T = TypeVar("_T")
 HOME_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Topics by source. One that does not answer hides no other: the reason stands for its topics."""
+
+    found: Mapping[str, Sequence[str]]
+    silent: Mapping[str, str]
 
 
 class Board:
@@ -86,19 +95,20 @@ class Board:
                 return self.source(one)
         return self.source(name)
 
-    async def broker_topics(self) -> dict[str, Sequence[str]]:
-        """The topics of each broker, whether a group reads them or not."""
-        sources = self.sources()
-        return {
-            name: await source.topics()
-            for name, source in sources.items()
-            if isinstance(source, BrokerSource)
-        }
+    async def topics(self, kind: type[Source] = Source) -> Topics:
+        """The topics of each source of a kind, whether a group reads them or not."""
+        asked = [one for one in self.sources().values() if isinstance(one, kind)]
+        told = await asyncio.gather(*map(_topics, asked))
+        answers = [(source.name, one) for source, one in zip(asked, told, strict=True)]
+        return Topics(
+            {name: one for name, one in answers if not isinstance(one, str)},
+            {name: one for name, one in answers if isinstance(one, str)},
+        )
 
     # Dead letters
 
-    async def shelves(self) -> list[Shelf]:
-        """Everywhere dead letters are kept."""
+    def shelves(self, topics: Mapping[str, Sequence[str]]) -> list[Shelf]:
+        """Everywhere dead letters are kept, with the topics of the sources that tell theirs."""
         live = [
             LiveShelf(name, part.dead_letters, self.at_home)
             for name, part in self.observer.parts().items()
@@ -107,10 +117,10 @@ class Board:
         here = {one.name for one in live}
         found: list[Shelf] = [*live]
         for source in self.sources().values():
-            topics = await source.topics()
+            names = topics.get(source.name, ())
             if isinstance(source, LogSource):
-                found += [LogShelf(source, name) for name in bus_names(topics) if name not in here]
-            found += [TopicShelf(source, topic) for topic in letter_topics(topics)]
+                found += [LogShelf(source, name) for name in bus_names(names) if name not in here]
+            found += [TopicShelf(source, topic) for topic in letter_topics(names)]
         return found
 
     async def close(self) -> None:
@@ -118,3 +128,11 @@ class Board:
         for source in self._sources.values():
             await source.close()
         self._sources.clear()
+
+
+async def _topics(source: Source) -> Sequence[str] | str:
+    """Its topics, or why it does not tell them."""
+    try:
+        return tuple(await source.topics())
+    except errors.PenstockError as error:
+        return str(error)

@@ -21,7 +21,9 @@ from penstock.upkeep import LetterStep
 async def build(shelf: str = "", letter: str = "") -> None:
     """The page."""
     with frame("Dead letter", "/dead-letters", letter) as board:
-        shelves = {one.where: one for one in await board.shelves()}
+        topics = await board.topics()
+        parts.show_silent(topics.silent)
+        shelves = {one.where: one for one in board.shelves(topics.found)}
         kept = await shelves[shelf].letters() if shelf in shelves else ()
         found = next((one for one in kept if one.id == letter), None)
         if found is None:

@@ -32,7 +32,9 @@ ANY = "any"
 async def build(shelf: str = "") -> None:
     """The page."""
     with frame("Dead letters", "/dead-letters") as board:
-        shelves = {one.where: one for one in await board.shelves()}
+        topics = await board.topics()
+        parts.show_silent(topics.silent)
+        shelves = {one.where: one for one in board.shelves(topics.found)}
         if not shelves:
             with parts.card():
                 parts.empty(

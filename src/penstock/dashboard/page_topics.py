@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from nicegui import ui
 
 from penstock.dashboard import parts, texts
+from penstock.dashboard.broker import BrokerSource
 from penstock.dashboard.frame import frame, live
 from penstock.dashboard.parts import Column, Table, careful
 from penstock.observe import Snapshot, TopicSnapshot
@@ -37,7 +38,9 @@ def build() -> None:
         brokers: dict[str, Sequence[str]] = {}
 
         async def ask_brokers() -> None:
-            brokers.update(await board.broker_topics())
+            told = await board.topics(BrokerSource)
+            brokers.update(told.found)
+            parts.tell_silent(told.silent)
 
         def draw() -> None:
             rows = rows_of(board.sampler.latest, brokers)

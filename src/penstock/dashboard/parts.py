@@ -134,6 +134,19 @@ def finding(one: Finding) -> TextElement:
             return text("div", one.detail)
 
 
+def show_silent(sources: Mapping[str, str]) -> None:
+    """Which sources do not answer, and why."""
+    for name, why in sources.items():
+        with card():
+            finding(Finding(BAD, f"{name} does not answer", why))
+
+
+def tell_silent(sources: Mapping[str, str]) -> None:
+    """As :func:`show_silent`, on a page that goes on asking."""
+    for name, why in sources.items():
+        tell(f"{name} does not answer: {why}", bad=True)
+
+
 def empty(title: str, advice: str, code: str = "", icon: str = "inbox") -> ui.element:
     """What is said when there is nothing: what to do next."""
     with ui.element("div").classes("ps-empty") as made:

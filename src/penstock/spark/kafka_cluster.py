@@ -68,7 +68,7 @@ class KafkaCluster:
 
     async def _begin(self, group: str, topic: str) -> None:
         count = await self._admin.count(topic)
-        if not await self._admin.committed(group, topic, count):
+        if not await self._admin.committed(group, {topic: count}):
             first = await self._admin.offsets(topic, EARLIEST, count)
             await self._admin.commit(group, {(topic, one): at for one, at in first.items()})
 
@@ -81,7 +81,9 @@ class KafkaCluster:
         return self.run(lambda: self._lag(group, set(topics)))
 
     async def _lag(self, group: str, topics: set[str]) -> GroupLag:
-        read = {place.topic for place in await self._admin.committed(group)} & topics
+        counts = await self._admin.counts()
+        asked = {topic: counts[topic] for topic in topics & counts.keys()}
+        read = {topic for topic, _ in await self._admin.committed(group, asked)}
         lags = [await self._admin.lag(topic, group) for topic in sorted(read)]
         return GroupLag.of(group, [one for some in lags for one in some])
 
@@ -96,10 +98,10 @@ class KafkaCluster:
             return 0, 0
         first = await self._admin.offsets(topic, EARLIEST, count)
         end = await self._admin.offsets(topic, LATEST, count)
-        read = await self._admin.committed(group, topic, count)
+        read = await self._admin.committed(group, {topic: count})
         at = {number: max(first[number], 0) for number in first}
-        for place, offset in read.items():
-            at[place.partition] = max(offset, at[place.partition])
+        for (_, number), offset in read.items():
+            at[number] = max(offset, at[number])
         there = sum(end[number] - first[number] for number in first)
         return there, sum(max(0, end[number] - at[number]) for number in first)
 

@@ -33,6 +33,7 @@ from penstock.errors import (
 from penstock.log.lag import PartitionLag
 from penstock.system import System
 from penstock.transports.client_thread import CallThread, heard
+from penstock.transports.kafka_offsets import GroupOffsets
 from penstock.transports.kafka_settings import FORGOTTEN, KafkaSettings, is_committed
 
 LOOKUP_GROUP = "penstock-lookup"
@@ -51,9 +52,8 @@ NOT_READY = {
 }
 """What a broker says of groups and partitions that it will know of in a moment."""
 AGAIN_SECONDS = 0.05
-STABLE_SECONDS = 2.0
-"""How long offsets are waited for that a transaction is about to move."""
 NO_SUCH_GROUP = {KafkaError.GROUP_ID_NOT_FOUND}
+NO_ANSWER = {KafkaError._TIMED_OUT, KafkaError._TRANSPORT}
 
 _T = TypeVar("_T")
 
@@ -69,23 +69,33 @@ class KafkaAdmin:
         self._client: AdminClient = settings.make(
             AdminClient, settings.client("admin", error_cb=self._noticed)
         )
+        self._group_offsets = GroupOffsets(settings)
         self._lookup: _Lookup | None = None
 
     async def close(self) -> None:
         """Let go of the connections."""
+        await self._group_offsets.close()
         lookup, self._lookup = self._lookup, None
         if lookup is not None:
             await lookup.close()
 
     async def names(self) -> list[str]:
         """All topics but those that Kafka keeps for itself."""
+        return sorted(await self.counts())
+
+    async def counts(self) -> dict[str, int]:
+        """As :meth:`names`, with the number of partitions of each."""
         try:
             found = await asyncio.to_thread(self._client.list_topics, timeout=self._seconds)
         except KafkaException as error:
-            if error.args[0].code() in {KafkaError._TIMED_OUT, KafkaError._TRANSPORT}:
+            if error.args[0].code() in NO_ANSWER:
                 raise self._unreachable("list the topics") from None
             raise self._settings.error(error, "list the topics", self._seconds) from error
-        return sorted(name for name in found.topics if not name.startswith("__"))
+        return {
+            name: len(one.partitions)
+            for name, one in found.topics.items()
+            if not name.startswith("__")
+        }
 
     async def count(self, topic: str) -> int:
         """How many partitions a topic has; UnknownTopic when it is not there. Makes none."""
@@ -162,42 +172,30 @@ class KafkaAdmin:
         found = await self._answers(asked.values(), f"look for offsets of {topic!r}", topic=topic)
         return {place.partition: one.offset for place, one in zip(asked, found, strict=True)}
 
-    async def committed(
-        self, group: str, topic: str | None = None, count: int = 0
-    ) -> dict[TopicPartition, int]:
-        """What a group committed, of one topic or of all.
+    async def committed(self, group: str, topics: Mapping[str, int]) -> dict[tuple[str, int], int]:
+        """What a group committed of topics, each with the number of its partitions.
 
         Offsets whose transaction is just being ended are waited for; those of one that is still open
         count as they were before it.
         """
-        loop = asyncio.get_running_loop()
-        until = loop.time() + min(STABLE_SECONDS, self._seconds)
-        while True:
-            found = await self._committed(group, topic, count, stable=loop.time() < until)
-            if not any(map(_is_unstable, found)):
-                return {
-                    place: place.offset
-                    for place in found
-                    if place.error is None and is_committed(place)
-                }
-            await asyncio.sleep(AGAIN_SECONDS)
+        places = [
+            TopicPartition(topic, number)
+            for topic, count in topics.items()
+            for number in range(count)
+        ]
+        found = await self._again(lambda: self._committed(group, places))
+        return {(one.topic, one.partition): one.offset for one in found if is_committed(one)}
 
     async def _committed(
-        self, group: str, topic: str | None, count: int, *, stable: bool
+        self, group: str, places: Sequence[TopicPartition]
     ) -> Sequence[TopicPartition]:
-        places = None if topic is None else [TopicPartition(topic, one) for one in range(count)]
-
-        def ask() -> Future[Any]:
-            asked: dict[str, Future[Any]] = self._client.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group, places)],
-                require_stable=stable,
-                request_timeout=self._seconds,
-            )
-            return asked[group]
-
         what = f"ask for the offsets of {group!r}"
-        found = await self._coordinated(ask, what, absent=NO_SUCH_GROUP)
-        return found.topic_partitions if found is not None else ()
+        try:
+            return await self._group_offsets.committed(group, places, self._seconds)
+        except KafkaException as error:
+            if error.args[0].code() in NO_ANSWER:
+                raise self._unreachable(what) from None
+            raise self._settings.error(error, what, self._seconds) from error
 
     async def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Set how far a group without members is; SubscriberBusy when it has some."""
@@ -218,11 +216,11 @@ class KafkaAdmin:
         """What a group has not committed; one that never did has everything before it."""
         count = await self.count(topic)
         committed, first, end = await asyncio.gather(
-            self.committed(group, topic, count),
+            self.committed(group, {topic: count}),
             self.offsets(topic, EARLIEST, count),
             self.offsets(topic, LATEST, count),
         )
-        at = first | {place.partition: offset for place, offset in committed.items()}
+        at = first | {number: offset for (_, number), offset in committed.items()}
         waiting = {number: at[number] for number in at if at[number] < end[number]}
         times = await self._times(topic, waiting) if waiting else {}
         now = self._system.clock.time_ms()
@@ -245,7 +243,7 @@ class KafkaAdmin:
 
         async def has_read(group: str) -> bool:
             async with gate:
-                return bool(await self.committed(group, topic, count))
+                return bool(await self.committed(group, {topic: count}))
 
         names = sorted(one.group_id for one in listed)
         read = await asyncio.gather(*map(has_read, names))
@@ -254,8 +252,8 @@ class KafkaAdmin:
     async def forget(self, topic: str, group: str) -> None:
         """Forget what a group without members committed of a topic."""
         count = await self.count(topic)
-        held = await self.committed(group)
-        is_shared = bool({place.topic for place in held} - {topic})
+        held = await self.committed(group, await self.counts())
+        is_shared = any(name != topic for name, _ in held)
         asked = (
             await self._mark_forgotten(group, topic, count)
             if is_shared
@@ -390,8 +388,3 @@ class _Lookup:
     async def close(self) -> None:
         await self._thread.call(self._client.close)
         await self._thread.close()
-
-
-def _is_unstable(place: TopicPartition) -> bool:
-    """Whether a transaction that has not ended moves the offset."""
-    return place.error is not None and place.error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT
