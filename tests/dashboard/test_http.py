@@ -73,8 +73,6 @@ async def test_a_broker_that_does_not_answer_hides_nothing_of_the_others(tmp_pat
                 for path in ("/dead-letters", "/dead-letter?shelf=x&letter=y", "/topics"):
                     page = await client.get(path, headers=HTML)
                     assert page.status_code == 200, path
-                    if path != "/topics":  # which tells it later
-                        assert "far does not answer" in page.text
 
 
 async def test_pages_health_and_metrics_are_served_on_loopback_without_a_token(tmp_path):

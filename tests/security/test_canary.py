@@ -269,6 +269,8 @@ def test_no_page_figure_or_message_of_the_socket_tells_a_secret(findings, monkey
             findings.check(path == "/readyz" or answer.ok, f"{path} answers {answer.status}")
             if path[1:] not in ("metrics", "healthz", "readyz"):
                 tab.locator("h1").first.wait_for()
+                if path == "/dead-letters":
+                    tab.get_by_text("broker-0 does not answer").wait_for()
                 tab.wait_for_function("() => window.socket?.connected")
                 tab.wait_for_timeout(300)  # the page goes on drawing what comes over the socket
             told = f"{tab.content()} {answer.headers}"
