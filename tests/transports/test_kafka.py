@@ -25,7 +25,9 @@ from tests.transports.servers.kafka import kafka_server
 
 pytest.importorskip("confluent_kafka")
 from confluent_kafka import Consumer as Client
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from penstock.transports.kafka import KafkaTransport
 from penstock.transports.kafka_member import ASSIGN_TRIES, KafkaMember, raising
@@ -425,3 +427,24 @@ async def test_clients_for_the_offsets_of_many_groups_have_a_bound(transport, to
     kept = [one for one in threading.enumerate() if one.name.startswith("penstock-kafka-offsets")]
     assert 0 < len(kept) <= CLIENTS_MAX
     assert len(transport._admin._group_offsets._idle) == CLIENTS_MAX
+
+
+# Names that others gave
+
+
+async def test_topics_and_groups_whose_names_cannot_be_used_are_not_told(server, transport, topic):
+    """Kafka takes names that begin with a dash, and groups that are called anything."""
+    await transport.create_topic(topic, partitions=1)
+    await transport.produce(topic, numbered(1))
+    admin = AdminClient({"bootstrap.servers": server.address})
+    await asyncio.wrap_future(admin.create_topics([NewTopic("-odd", 1)])["-odd"])
+    for group in ("<b>one</b>", "usual"):
+        other = Client({"bootstrap.servers": server.address, "group.id": group})
+        await asyncio.to_thread(
+            other.commit, offsets=[TopicPartition(topic, 0, 1)], asynchronous=False
+        )
+        other.close()
+    told = await transport.topics()
+    assert topic in told
+    assert "-odd" not in told
+    assert await transport.groups(topic) == ["usual"]

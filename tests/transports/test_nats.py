@@ -57,6 +57,15 @@ async def test_names_with_dots_and_underscores_are_kept_apart(server):
         assert await transport.topics() == sorted(names)
 
 
+async def test_streams_of_others_whose_names_cannot_be_used_are_not_told(server):
+    async with NatsTransport(server.url, prefix="odd") as transport:
+        await transport.create_topic("usual", partitions=1)
+        client = await nats.connect(server.url)
+        await client.jetstream().add_stream(name="odd_-a_0", subjects=["odd.-a.0"])
+        await client.close()
+        assert await transport.topics() == ["usual"]
+
+
 async def test_messages_of_other_programs_are_records(server, topic):
     async with NatsTransport(server.url) as transport:
         await transport.create_topic(topic, partitions=1)

@@ -339,6 +339,20 @@ async def test_a_start_that_is_not_there_is_refused(server, topic):
 # Keys
 
 
+async def test_keys_of_others_that_are_no_names_are_not_told(server):
+    async with RabbitTransport(server.url, prefix="odd") as transport:
+        await transport.create_topic("usual", partitions=1)
+        keys = mode_of(transport)._keys
+        for key in (
+            ("topics", "../x"),
+            ("offsets", "usual", "<b>", "0"),
+            ("offsets", "usual", "g", "0"),
+        ):
+            await keys.put(key, b"1", 0)
+        assert await transport.topics() == ["usual"]
+        assert await transport.groups("usual") == ["g"]
+
+
 async def test_keys_are_replaced_at_their_revision_only(server):
     async with RabbitTransport(server.url, prefix="keys") as transport:
         connection = mode_of(transport)._connection

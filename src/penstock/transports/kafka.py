@@ -28,6 +28,7 @@ from penstock.transports.base import (
     Transport,
 )
 from penstock.transports.capabilities import Capabilities
+from penstock.transports.foreign_names import names_among
 from penstock.transports.kafka_admin import KafkaAdmin
 from penstock.transports.kafka_consumer import KafkaConsumer
 from penstock.transports.kafka_member import KafkaMember
@@ -365,7 +366,7 @@ class KafkaTransport(Transport):
 
     async def topics(self) -> Sequence[str]:
         """The names of all topics but Kafka's own."""
-        return await self._usable()[0].names()
+        return names_among(await self._usable()[0].names(), transport=self.name)
 
     async def partitions(self, topic: str) -> int:
         """How many partitions a topic has; UnknownTopic when it is not there."""

@@ -33,6 +33,7 @@ from penstock.errors import (
 from penstock.log.lag import PartitionLag
 from penstock.system import System
 from penstock.transports.client_thread import CallThread, heard
+from penstock.transports.foreign_names import names_among
 from penstock.transports.kafka_offsets import GroupOffsets
 from penstock.transports.kafka_settings import FORGOTTEN, KafkaSettings, is_committed
 
@@ -245,7 +246,8 @@ class KafkaAdmin:
             async with gate:
                 return bool(await self.committed(group, {topic: count}))
 
-        names = sorted(one.group_id for one in listed)
+        told = [one.group_id for one in listed]
+        names = names_among(told, transport="kafka", kind="group")
         read = await asyncio.gather(*map(has_read, names))
         return [name for name, has in zip(names, read, strict=True) if has]
 

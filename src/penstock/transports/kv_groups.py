@@ -31,6 +31,7 @@ from penstock.log.group_state import GroupState, Offsets, TopicPartition, emptie
 from penstock.log.offsets import check_offset
 from penstock.system import System
 from penstock.transports.broker_groups import BrokerGroup, Listener
+from penstock.transports.foreign_names import names_among
 
 TIMEOUT_SECONDS = 30.0
 PATIENCE_SECONDS = 5.0
@@ -292,7 +293,7 @@ async def committed_offset(store: KeyValue, topic: str, group: str, partition: i
 async def groups_of(store: KeyValue, topic: str) -> list[str]:
     """The groups that have offsets in a topic."""
     keys = await store.keys(("offsets", topic))
-    return sorted({key[2] for key in keys})
+    return names_among({key[2] for key in keys}, transport="a broker", kind="group")
 
 
 async def forget_group(store: KeyValue, topic: str, group: str, timeout: float = 30.0) -> None:

@@ -17,6 +17,7 @@ from penstock.errors import Unreachable
 from penstock.log.lag import PartitionLag
 from penstock.log.names import check_name
 from penstock.transports.capabilities import Capabilities
+from penstock.transports.foreign_names import names_among
 from penstock.transports.kv_groups import committed_offset, forget_group
 from penstock.transports.kv_transport import KvTransport
 from penstock.transports.nats_connection import NatsConnection
@@ -185,7 +186,7 @@ class NatsTransport(KvTransport):
     async def topics(self) -> Sequence[str]:
         """The names of all topics with this prefix."""
         self._check_open()
-        return await self._streams.topics()
+        return names_among(await self._streams.topics(), transport=self.name)
 
     async def partitions(self, topic: str) -> int:
         """How many partitions a topic has; UnknownTopic when it is not there."""

@@ -15,6 +15,7 @@ from penstock.log.lag import PartitionLag
 from penstock.log.names import check_name
 from penstock.transports.assignment import Handled, OnRevoke
 from penstock.transports.base import Consumer
+from penstock.transports.foreign_names import names_among
 from penstock.transports.producing import BrokerTransport, Rows
 from penstock.transports.rabbitmq_mode import Mode
 from penstock.transports.rabbitmq_queues import QueuesMode
@@ -141,7 +142,7 @@ class RabbitTransport(BrokerTransport):
     async def topics(self) -> Sequence[str]:
         """The names of all topics with this prefix."""
         self._check_open()
-        return await self._mode.topics()
+        return names_among(await self._mode.topics(), transport=self.name)
 
     async def partitions(self, topic: str) -> int:
         """How many partitions a topic has; UnknownTopic when it is not there."""
