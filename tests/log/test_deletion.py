@@ -62,7 +62,7 @@ async def test_a_producer_that_goes_on_is_told(tmp_path):
         await queue.open()
         await queue.publish("orders", b"before")
         await transport.delete_topic("orders")
-        with pytest.raises(Poisoned):
+        with pytest.raises(Poisoned, match="the topic was deleted"):
             await queue.publish("orders", b"after")
         await queue.close()
 

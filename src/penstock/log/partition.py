@@ -252,10 +252,14 @@ class PartitionLog:
         last = self._head
         lost = found.next_offset < last.next_offset
         if lost or (last.durable_offset < last.next_offset and present.failures != last.failures):
+            place = f"partition {self.keys.partition} of {self.keys.topic}"
             raise Poisoned(
-                f"a sync of partition {self.keys.partition} of {self.keys.topic} failed in another "
-                f"process: the records from offset {last.durable_offset} to before "
-                f"{last.next_offset}, which were acknowledged and not durable, may be lost",
+                f"{place} has no records from offset {found.next_offset} to before "
+                f"{last.next_offset} any more: the topic was deleted, or another process repaired it"
+                if lost
+                else f"a sync of {place} failed in another process: the records from offset "
+                f"{last.durable_offset} to before {last.next_offset}, which were acknowledged and "
+                "not durable, may be lost",
                 topic=self.keys.topic,
                 partition=self.keys.partition,
             )
