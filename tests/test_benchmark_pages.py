@@ -138,7 +138,7 @@ def test_the_ring_and_the_table_of_spark_are_ours_and_only_real_bounds_are_limit
     assert pairs.is_ours("ring", "ring-100")
     assert pairs.is_ours("spark_sink", "table")
     assert not pairs.is_ours("spark_source", "table")
-    limits = ("raw", "raw-4", "deque", "bound")
+    limits = ("raw", "raw-4", "raw-gathered", "deque", "bound")
     peers = ("faststream", "mp-queue", "queue-join", "queue", "simple-queue", "sqlite")
     assert all(map(pairs.is_limit, limits))
     assert not any(map(pairs.is_limit, peers))

@@ -49,6 +49,8 @@ def _per_1000(load: Load) -> list[Case]:
     return [
         case("raw", "write + fdatasync of packed blocks of 1,000",
              lambda at: raw.append(at, load, sync=True), bound=True),
+        case("raw-gathered", "each into a list; 1,000 joined, with a checksum, write + fdatasync",
+             lambda at: raw.append_gathered(at, load)),
         case("penstock", f"EVERY_N_MESSAGES with N = 1,000, {SHARED}, flush",
              lambda at: publish_nowait(at, load, EVERY_1000, flush=True)),
         case("penstock-every-message", f"EVERY_MESSAGE, {SHARED}, flush",
@@ -100,6 +102,8 @@ WORKLOAD = Workload(
     "“records per sync” tells. Under EVERY_MESSAGE a record is durable when its receipt completes; "
     "with N it is written then, and fewer than N wait for the next sync. "
     "“penstock-double-buffered” and “penstock-stop-and-wait” sync where raw and the peers do: one "
-    "gathers the next 1,000 records while the last 1,000 are synced, the other does nothing meanwhile.",
+    "gathers the next 1,000 records while the last 1,000 are synced, the other does nothing meanwhile. "
+    "“raw-gathered” is the least that a log in Python does with single records: it makes a list, joins it, "
+    "has a checksum of it, writes and syncs, and has no event loop, threads, receipts or head.",
     cases,
 )
