@@ -1,5 +1,7 @@
 """Every line and every branch of the log, recovery included, is reached by its tests.
 
+So is what the log stands on: the directory store, its folders, and the machine with its files, clock and worker.
+
 ``python -m tests.mutants.test_branches FOLDER`` measures, leaves what was measured in the folder, and prints what no
 test reached. ``python -m tests.mutants.test_branches FOLDER TEST ...`` adds what some more tests reach.
 """
@@ -21,7 +23,11 @@ SECONDS_MAX = 7_200
 SETTINGS = """
 [run]
 branch = True
-source = penstock.log
+source_pkgs =
+    penstock.log
+    penstock.stores.directory
+    penstock.stores.folders
+    penstock.system
 parallel = True
 data_file = {folder}/coverage
 patch =
@@ -34,7 +40,22 @@ exclude_also =
     if TYPE_CHECKING:
     ^\\s*\\.\\.\\.$
 """
+DISK = {"directory", "folders", "system"}
+"""The parts that are counted and are none of the log."""
+TESTS_OF_DISK = (
+    "tests/crash/test_short_writes.py",
+    "tests/security/test_disk.py",
+    "tests/stores/test_conformance.py::TestDirectory",
+    "tests/stores/test_directory.py",
+    "tests/stores/test_fork.py",
+    "tests/stores/test_handles.py",
+    "tests/test_memory.py",
+    "tests/test_system.py",
+    "tests/testing/test_disk_conformance.py",
+)
+"""Of the machine that the log stands on: they reach all of it, without those of the log."""
 TESTS = (
+    *TESTS_OF_DISK,
     "tests/bus/test_event_log.py",
     "tests/bus/test_event_log_failures.py",
     "tests/bus/test_event_log_redelivery.py",
@@ -139,6 +160,7 @@ def test_what_is_not_reached_is_told(tmp_path):
     assert any("log/recovery.py" in one and " to " not in one for one in missing)
     parts = {Path(name).stem: one["summary"] for name, one in told["files"].items()}
     assert parts["names"]["percent_covered"] > 90 > parts["recovery"]["percent_covered"]
+    assert {name for name in parts if f"src/penstock/log/{name}.py" not in told["files"]} == DISK
     assert told["totals"]["num_branches"] > 1_000
 
 

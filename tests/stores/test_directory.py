@@ -3,15 +3,18 @@
 import errno
 import resource
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
 from penstock import WalMessageQueue
-from penstock.errors import DeadlineExceeded, InvalidOption, StoreFailed, UnknownTopic
+from penstock.errors import DeadlineExceeded, InvalidOption, KeyNotFound, StoreFailed, UnknownTopic
 from penstock.log.deletion import delete_topic
 from penstock.log.names import PartitionKeys
 from penstock.log.sealed import remove_leftovers
 from penstock.stores import DirectoryStore, MemoryStore
+from penstock.stores.folders import FOLDERS_KNOWN_MAX, Folders
+from penstock.system import OsFiles
 from penstock.testing.worker import simulated_system
 
 KEYS = [f"topic/{number}.log" for number in range(3)]
@@ -229,6 +232,94 @@ async def test_a_topic_is_deleted_around_files_of_others(tmp_path):
     assert other.read_text() == "mine"
 
 
+def test_of_very_many_folders_those_of_before_are_looked_at_again(tmp_path):
+    """What is remembered has a limit. (That a folder became a link is only seen when it is looked at.)"""
+    folders = Folders(OsFiles(), str(tmp_path))
+    folders.check("one")
+    (tmp_path / "one").symlink_to(tmp_path)
+    for number in range(FOLDERS_KNOWN_MAX - 1):
+        folders.check(f"{number}")
+    folders.check("one")
+    folders.check("one-too-many")
+    with pytest.raises(StoreFailed, match="one is a symbolic link") as caught:
+        folders.check("one")
+    assert caught.value.errno == errno.ELOOP
+
+
+# Calls that fail
+
+
+@pytest.mark.parametrize("call", ["list", "folders", "remove_temporaries"])
+def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(call):
+    disk, store = make()
+    fill(store)
+    disk.fail("list_directory", errno.EIO)
+    with pytest.raises(StoreFailed, match="cannot list topic in /data/store") as caught:
+        getattr(store, call)("topic")
+    assert caught.value.errno == errno.EIO
+
+
+@pytest.mark.parametrize(
+    ("call", "key"),
+    [("unlink", KEYS[0]), ("sync_directory", KEYS[0]), ("sync_directory", "topic/gone")],
+)
+def test_a_key_that_may_come_back_is_not_said_to_be_deleted(call, key):
+    """Also one that somebody else removed, who may have died before that was synced."""
+    disk, store = make()
+    fill(store)
+    disk.fail(call, errno.EIO)
+    with pytest.raises(StoreFailed, match=f"cannot delete {key} in"):
+        store.delete(key)
+    store.delete(key)
+
+
+@pytest.mark.parametrize("call", ["make_directory", "sync_directory"])
+def test_a_root_that_cannot_be_made_is_not_left_behind(call):
+    """After a failed sync only a name that is made again is sure to be saved by the next."""
+    disk = simulated_system().files
+    disk.fail(call, errno.ENOSPC)
+    with pytest.raises(StoreFailed, match="cannot make the directory /data/store") as caught:
+        make(disk)
+    assert caught.value.errno == errno.ENOSPC
+    assert not disk.exists("/data/store")
+    make(disk)
+    assert disk.exists("/data/store")
+
+
+def test_a_key_that_is_not_there_cannot_be_watched(tmp_path):
+    with DirectoryStore(tmp_path) as store:
+        watch = store.watch()
+        if watch is None:
+            pytest.skip("this system has no watches")
+        with closing(watch), pytest.raises(KeyNotFound, match="no such key: topic/none") as caught:
+            store.watch_key(watch, "topic/none")
+        assert caught.value.key == "topic/none"
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_what_may_not_be_written_is_read(code):
+    disk, store = make()
+    fill(store)
+    _, reader = make(disk)
+    disk.fail("open", code)
+    assert reader.read(KEYS[0]) == b"x"
+    with pytest.raises(StoreFailed, match="cannot write") as caught:
+        reader.write_at(KEYS[0], 1, [b"y"])
+    assert caught.value.errno == code
+
+
+def test_where_nothing_may_be_written_a_new_key_is_refused_and_an_absent_one_is_absent():
+    disk, store = make()
+    fill(store)
+    disk.fail("open", errno.EROFS)
+    with pytest.raises(StoreFailed, match="mounted read-only") as caught:
+        store.write_at("topic/new", 0, [b"x"])
+    assert caught.value.errno == errno.EROFS
+    disk.fail("open", errno.EROFS)
+    with pytest.raises(KeyNotFound, match="no such key: topic/new"):
+        store.read("topic/new")
+
+
 # While a lock is held
 
 
@@ -303,3 +394,27 @@ def test_a_lock_file_that_was_replaced_is_locked_anew():
     with store.lock("topic/head", 1), pytest.raises(DeadlineExceeded):
         with other.lock("topic/head", 0):
             raise AssertionError("two have it")
+
+
+def test_a_lock_of_a_file_that_is_gone_is_not_waited_for():
+    """Given one who holds the lock of a deleted file, then the lock of the new file is free, and theirs stays theirs."""
+    disk, store = make()
+    with store.lock("topic/head", 1):
+        pass
+    other = DirectoryStore("/data/store", system=simulated_system(disk=disk))
+    with other.lock("topic/head", 0):
+        before = disk.calls["unlock"]
+        other.delete("topic/head")
+        with store.lock("topic/head", 1):
+            assert disk.calls["unlock"] == before, "nothing was released that was not held"
+            assert disk.exists("/data/store/topic/head")
+
+
+def test_a_lock_that_cannot_be_released_is_released_by_closing_its_file():
+    disk, store = make()
+    disk.fail("unlock", errno.EIO)
+    with store.lock("topic/head", 1):
+        pass
+    other = DirectoryStore("/data/store", system=simulated_system(disk=disk))
+    with other.lock("topic/head", 0):
+        pass
