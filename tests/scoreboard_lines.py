@@ -34,7 +34,7 @@ LINES = (
     Line(14, "commits of zombies", "accepted", 10_000, 10_000),
     Line(15, "seeded schedules", "violated", 10_000, 10_000_000),
     Line(16, "seeded bugs", "missed", 30, 30),
-    Line(17, "branches of log and recovery", "not covered"),
+    Line(17, "branches of the log, of recovery and of the disk below", "not covered"),
     Line(18, "fuzzed inputs", "crashes, hangs, or memory over the bound"),
     Line(
         19,

@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 import sys
-import threading
 from contextlib import suppress
 from functools import partial
 
@@ -31,7 +30,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from penstock.transports.kafka import KafkaTransport
 from penstock.transports.kafka_member import ASSIGN_TRIES, KafkaMember, raising
-from penstock.transports.kafka_offsets import CLIENTS_MAX
+from penstock.transports.kafka_offsets import CLIENTS_MAX, THREADS
 
 
 @pytest.fixture(scope="module")
@@ -421,12 +420,11 @@ def test_a_coordinator_that_is_not_ready_is_asked_again_and_ends_no_process(erro
 async def test_clients_for_the_offsets_of_many_groups_have_a_bound(transport, topic):
     await transport.create_topic(topic, partitions=1)
     await transport.produce(topic, numbered(2))
-    names = [f"{topic}-{number}" for number in range(CLIENTS_MAX + 4)]
+    names = [f"{topic}-{number}" for number in range(40)]
     lags = await asyncio.gather(*(transport.lag(topic, name) for name in names))
     assert [one[0].records for one in lags] == [2] * len(names)
-    kept = [one for one in threading.enumerate() if one.name.startswith("penstock-kafka-offsets")]
-    assert 0 < len(kept) <= CLIENTS_MAX
-    assert len(transport._admin._group_offsets._idle) == CLIENTS_MAX
+    askers = transport._admin._group_offsets._askers
+    assert [len(one._clients) for one in askers.values()] == [CLIENTS_MAX] * THREADS
 
 
 # Names that others gave

@@ -70,7 +70,7 @@ class KafkaAdmin:
         self._client: AdminClient = settings.make(
             AdminClient, settings.client("admin", error_cb=self._noticed)
         )
-        self._group_offsets = GroupOffsets(settings)
+        self._group_offsets = GroupOffsets(settings, system)
         self._lookup: _Lookup | None = None
 
     async def close(self) -> None:

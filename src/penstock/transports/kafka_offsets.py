@@ -7,19 +7,19 @@ consumer that asks for its own group looks for the coordinator instead.
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from threading import Lock
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from penstock.system import System
+from penstock.transports.client_thread import CallThread
 from penstock.transports.kafka_settings import KafkaSettings
 
-CLIENTS_MAX = 8
-"""Clients that are kept between questions, and asked at once. Each has threads and connections of its own."""
+THREADS = 4
+"""As many groups are asked for at once."""
+CLIENTS_MAX = 2
+"""Clients that a thread keeps between questions. Each has threads and connections of its own."""
 STABLE_SECONDS = 2.0
 """How long offsets are waited for that a transaction is about to move."""
 
@@ -27,12 +27,9 @@ STABLE_SECONDS = 2.0
 class GroupOffsets:
     """Asks for committed offsets, with a client for each group; the last few are kept."""
 
-    def __init__(self, settings: KafkaSettings) -> None:
-        self._settings = settings
-        self._idle: OrderedDict[tuple[str, bool], Consumer] = OrderedDict()
-        self._threads = ThreadPoolExecutor(CLIENTS_MAX, "penstock-kafka-offsets")
-        self._lock = Lock()
-        self._closed = False
+    def __init__(self, settings: KafkaSettings, system: System) -> None:
+        self._settings, self._system = settings, system
+        self._askers: dict[int, _Asker] = {}
 
     async def committed(
         self, group: str, places: Sequence[TopicPartition], seconds: float
@@ -44,39 +41,59 @@ class GroupOffsets:
         """
         if not places:
             return []
+        asker = self._asker(hash(group) % THREADS)
+        return await asker.thread.call(asker.committed, group, places, seconds)
+
+    def _asker(self, number: int) -> _Asker:
+        if number not in self._askers:
+            self._askers[number] = _Asker(self._settings, self._system)
+        return self._askers[number]
+
+    async def close(self) -> None:
+        """Let go of the connections, when the questions are answered."""
+        while self._askers:
+            _, one = self._askers.popitem()
+            await one.thread.call(one.close)
+            await one.thread.close()
+
+
+class _Asker:
+    """A thread, and the clients that live there."""
+
+    def __init__(self, settings: KafkaSettings, system: System) -> None:
+        self.thread = CallThread(system, "penstock-kafka-offsets")
+        self._settings = settings
+        self._clients: OrderedDict[tuple[str, bool], Consumer] = OrderedDict()
+
+    def committed(
+        self, group: str, places: Sequence[TopicPartition], seconds: float
+    ) -> list[TopicPartition]:
         stable = min(STABLE_SECONDS, seconds / 2)
         try:
-            return await self._asked(group, places, stable, stable=True)
+            return self._ask(self._client(group, stable=True), places, stable)
         except KafkaException as error:
             if error.args[0].code() != KafkaError._TIMED_OUT:
                 raise
-        return await self._asked(group, places, seconds - stable, stable=False)
-
-    async def _asked(
-        self, group: str, places: Sequence[TopicPartition], seconds: float, *, stable: bool
-    ) -> list[TopicPartition]:
-        loop = asyncio.get_running_loop()
-        ask = partial(self._ask, group, places, seconds, stable=stable)
-        return await loop.run_in_executor(self._threads, ask)
+        return self._ask(self._client(group, stable=False), places, seconds - stable)
 
     def _ask(
-        self, group: str, places: Sequence[TopicPartition], seconds: float, *, stable: bool
+        self, client: Consumer, places: Sequence[TopicPartition], seconds: float
     ) -> list[TopicPartition]:
-        client = self._take(group, stable)
-        try:
-            found: list[TopicPartition] = client.committed(list(places), timeout=seconds)
-        finally:
-            self._give_back(client, group, stable)
+        found: list[TopicPartition] = client.committed(list(places), timeout=seconds)
         for one in found:
             if one.error is not None and one.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise KafkaException(one.error)
         return found
 
-    def _take(self, group: str, stable: bool) -> Consumer:
-        with self._lock:
-            kept = self._idle.pop((group, stable), None)
-        if kept is not None:
-            return kept
+    def _client(self, group: str, *, stable: bool) -> Consumer:
+        client = self._clients.pop((group, stable), None) or self._make(group, stable)
+        self._clients[group, stable] = client
+        while len(self._clients) > CLIENTS_MAX:
+            _, oldest = self._clients.popitem(last=False)
+            oldest.close()
+        return client
+
+    def _make(self, group: str, stable: bool) -> Consumer:
         own = {
             "group.id": group,
             "enable.auto.commit": False,
@@ -85,22 +102,7 @@ class GroupOffsets:
         made: Consumer = self._settings.make(Consumer, self._settings.client("consumer") | own)
         return made
 
-    def _give_back(self, client: Consumer, group: str, stable: bool) -> None:
-        """Keep it for the next question; one too many is closed."""
-        with self._lock:
-            spare = self._idle.pop((group, stable), None)
-            self._idle[group, stable] = client
-            if spare is None and (self._closed or len(self._idle) > CLIENTS_MAX):
-                _, spare = self._idle.popitem(last=False)
-        if spare is not None:
-            spare.close()
-
-    async def close(self) -> None:
-        """Let go of the connections; a question that is still asked closes its own."""
-        with self._lock:
-            self._closed = True
-            idle = list(self._idle.values())
-            self._idle.clear()
-        for one in idle:
-            await asyncio.to_thread(one.close)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+    def close(self) -> None:
+        while self._clients:
+            _, client = self._clients.popitem()
+            client.close()
