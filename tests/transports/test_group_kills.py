@@ -181,7 +181,7 @@ async def test_many_members_are_killed(request, scored, tmp_path, nursery):
 @pytest.mark.torture
 @pytest.mark.timeout(14_400)
 @pytest.mark.parametrize(
-    "kinds, share",
+    ("kinds", "share"),
     [(ANYTHING, 333), (MOSTLY_KILLS, 100)],  # of three disturbances one is a kill, which takes three times as long
     ids=["anything", "mostly kills"],
 )  # fmt: skip
