@@ -88,30 +88,7 @@ OTHERS = {
 """What others did in the same test or by the same method, by the number of the line, where that is known."""
 WHOLE = {16: "::test_every_bug_is_caught", 17: "::test_every_branch_of_the_log_is_reached"}
 """The test of a line that tries all of which others choose some."""
-NOT_YET = "not run in full yet"
 NOT_RUN = {
-    "tests/crash/test_kill_at_every_call.py::test_a_kill_by_the_kernel_at_every_system_call": (
-        f"{NOT_YET}, but for some operations"
-    ),
-    "tests/crash/test_power_cut_operations.py": NOT_YET,
-    "tests/crash/test_short_writes.py": NOT_YET,
-    "tests/crash/test_simulated_operations.py": NOT_YET,
-    "tests/fuzz/test_fuzzing.py": f"{NOT_YET}, but for some targets",
-    "tests/log/test_bitflips.py::test_every_bit_of_everything_in_both_ways": NOT_YET,
-    "tests/log/test_epoch_crashes.py": NOT_YET,
-    "tests/log/test_every_call_fails.py": f"{NOT_YET}, but for some calls",
-    "tests/log/test_fuzz.py::test_a_million_hostile_entries": NOT_YET,
-    "tests/log/test_transaction_crashes.py": NOT_YET,
-    "tests/schedules/test_schedules.py::test_a_task_may_be_cancelled_at_really_every_step": (
-        f"{NOT_YET}, but for some scenarios"
-    ),
-    "tests/security/": f"{NOT_YET}; the same checks ran in the tests of every day",
-    "tests/transports/test_group_kills.py::test_members_are_killed_and_stopped_for_long": NOT_YET,
-    "tests/transports/test_kafka_connection.py": NOT_YET,
-    "tests/transports/test_nats_connection.py": NOT_YET,
-    "tests/transports/test_pulsar_connection.py": NOT_YET,
-    "tests/transports/test_rabbitmq_connection.py": NOT_YET,
-    "tests/transports/test_redis_connection.py": NOT_YET,
     "tests/crash/test_peers.py::test_a_failed_sync_of_others[NATS (default)]": "it does not sync",
     "tests/crash/test_peers.py::test_a_failed_sync_of_others[Redis (everysec)]": "it syncs apart from its writes",
     "tests/crash/test_peers.py::test_a_failed_sync_of_others[RocksDB (default)]": "it does not sync",

@@ -22,6 +22,7 @@ from penstock.observe import Observer, prometheus_text
 from penstock.stores import open_store
 from penstock.streaming import StreamingScalingManager
 from penstock.transports import shared_registry
+from tests import scoreboard
 from tests.security.test_tls import EXTRAS
 
 CANARY = "canary/zqjw:9c@x"
@@ -71,7 +72,8 @@ def everything_is_said(caplog, monkeypatch):
     """The lowest level of every logger; no settings of the machine."""
     caplog.set_level(logging.DEBUG)
     for name in [one for one in os.environ if one.startswith("PENSTOCK_")]:
-        monkeypatch.delenv(name)
+        if name != scoreboard.FOLDER:
+            monkeypatch.delenv(name)
 
 
 def everything_of(error: BaseException) -> str:
