@@ -62,6 +62,7 @@ TESTS = (
     "tests/bus/test_event_log_failures.py",
     "tests/bus/test_event_log_redelivery.py",
     "tests/log",
+    "tests/security/test_names.py",
     "tests/test_speedups.py",
     "tests/transports/test_embedded.py",
     "tests/transports/test_embedded_conformance.py",
