@@ -20,6 +20,7 @@ REASONS = {
     r"one by one, (syncs shared|a sync per 1,000)": "One by one",
     r"1,000 in a call.*: times (lmdb|rocksdb)": "Libraries, 1,000 in a call",
     r"times (kafka|postgres|redis|nats)": "Servers, at ten times their rate",
+    r"Kafka, consume": "Kafka, a commit for each batch",
     r"read as objects.*(LMDB|lmdb|rocksdb)": "Read as objects, beside libraries",
     r"`async for`": "`async for`, record by record",
     r"read as Arrow": "Arrow",
