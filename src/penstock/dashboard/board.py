@@ -101,8 +101,8 @@ class Board:
         told = await asyncio.gather(*map(_topics, asked))
         answers = [(source.name, one) for source, one in zip(asked, told, strict=True)]
         return Topics(
-            {name: one for name, one in answers if not isinstance(one, str)},
-            {name: one for name, one in answers if isinstance(one, str)},
+            {name: one for name, one in answers if not isinstance(one, errors.PenstockError)},
+            {name: str(one) for name, one in answers if isinstance(one, errors.PenstockError)},
         )
 
     # Dead letters
@@ -130,9 +130,9 @@ class Board:
         self._sources.clear()
 
 
-async def _topics(source: Source) -> Sequence[str] | str:
+async def _topics(source: Source) -> tuple[str, ...] | errors.PenstockError:
     """Its topics, or why it does not tell them."""
     try:
         return tuple(await source.topics())
     except errors.PenstockError as error:
-        return str(error)
+        return error

@@ -255,7 +255,7 @@ class PartitionLog:
             place = f"partition {self.keys.partition} of {self.keys.topic}"
             raise Poisoned(
                 f"{place} has no records from offset {found.next_offset} to before "
-                f"{last.next_offset} any more: the topic was deleted, or another process repaired it"
+                f"{last.next_offset} any more: the topic was deleted, or cut after a failed sync"
                 if lost
                 else f"a sync of {place} failed in another process: the records from offset "
                 f"{last.durable_offset} to before {last.next_offset}, which were acknowledged and "

@@ -82,21 +82,17 @@ class KafkaAdmin:
 
     async def names(self) -> list[str]:
         """All topics but those that Kafka keeps for itself."""
-        return sorted(await self.counts())
+        return sorted(name for name in await self.counts() if not name.startswith("__"))
 
     async def counts(self) -> dict[str, int]:
-        """As :meth:`names`, with the number of partitions of each."""
+        """All topics, Kafka's own too, with the number of partitions of each."""
         try:
             found = await asyncio.to_thread(self._client.list_topics, timeout=self._seconds)
         except KafkaException as error:
             if error.args[0].code() in NO_ANSWER:
                 raise self._unreachable("list the topics") from None
             raise self._settings.error(error, "list the topics", self._seconds) from error
-        return {
-            name: len(one.partitions)
-            for name, one in found.topics.items()
-            if not name.startswith("__")
-        }
+        return {name: len(one.partitions) for name, one in found.topics.items()}
 
     async def count(self, topic: str) -> int:
         """How many partitions a topic has; UnknownTopic when it is not there. Makes none."""
@@ -192,7 +188,10 @@ class KafkaAdmin:
     ) -> Sequence[TopicPartition]:
         what = f"ask for the offsets of {group!r}"
         try:
-            return await self._group_offsets.committed(group, places, self._seconds)
+            async with asyncio.timeout(self._seconds + 1.0):  # others may be asked for before it
+                return await self._group_offsets.committed(group, places, self._seconds)
+        except TimeoutError:
+            raise self._unreachable(what) from None
         except KafkaException as error:
             if error.args[0].code() in NO_ANSWER:
                 raise self._unreachable(what) from None
