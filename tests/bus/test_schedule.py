@@ -203,6 +203,7 @@ async def test_a_full_lane_delays_no_other_event_and_loses_none(clock, seen):
         assert clock.wakes <= 1, "a full lane is not asked again and again"
         gate.set()
         await bus.settle()
+        assert bus.schedule.statistics().waiting == 0
         assert handled[:100] == list(range(100))
         assert set(handled[100:]) == {1_000}
         assert len(handled) <= 102

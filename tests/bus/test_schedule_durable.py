@@ -263,6 +263,7 @@ async def test_a_full_lane_leaves_nothing_behind_when_the_bus_stops(clock, journ
     while bus.schedule.statistics().waiting < 7:
         await asyncio.sleep(0)
     await bus.stop(drain=False)
+    assert bus.schedule.statistics().waiting == 0
     seen = Seen(clock)
     async with make_bus(clock, seen, log=journals) as bus:
         await bus.settle()

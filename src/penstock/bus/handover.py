@@ -28,9 +28,11 @@ class Handover:
         self._intake = intake
         self._on_empty = on_empty
         self._waiting: dict[type, deque[tuple[Envelope, Handed]]] = {}
+        # Asked for with every event that is scheduled: counted, not added up.
+        self._count = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        return self._count
 
     def give(self, envelope: Envelope, handed: Handed) -> None:
         """Queue the event, now or when there is room."""
@@ -38,8 +40,10 @@ class Handover:
         waiting = self._waiting.get(kind)
         if waiting is not None:
             waiting.append((envelope, handed))
+            self._count += 1
         elif not self._offer(envelope, handed):
             self._waiting[kind] = deque([(envelope, handed)])
+            self._count += 1
             self._intake.dispatch.spawn(self._empty(kind))
 
     def _offer(self, envelope: Envelope, handed: Handed) -> bool:
@@ -63,8 +67,10 @@ class Handover:
             while waiting:
                 if self._offer(*waiting[0]):
                     waiting.popleft()
+                    self._count -= 1
                 else:
                     await self._intake.lane_of(waiting[0][0]).wait_for_room()
         finally:
             del self._waiting[kind]
+            self._count -= len(waiting)
             self._on_empty()
