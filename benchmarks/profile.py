@@ -10,6 +10,7 @@ Jobs in other processes sample themselves, and their threads are told as theirs.
 
 from __future__ import annotations
 
+import gc
 import json
 import linecache
 import os
@@ -62,7 +63,7 @@ class Sampler:
     def look(self) -> None:
         """Take one sample of every thread but this one."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
-        for ident, frame in sys._current_frames().items():
+        for ident, frame in _frames().items():
             if ident != threading.get_ident():
                 thread = THREADS.get(names.get(ident, ""), HELPERS)
                 # Of a pool of threads most are idle, and nobody waits for them.
@@ -83,6 +84,17 @@ class Sampler:
                 counter = self.seen.setdefault(f"{name} {OF_CHILD}", Counter())
                 for file, function, line, count in spots:
                     counter[file, function, line] += count
+
+
+def _frames() -> dict[int, FrameType]:
+    """The frame of each thread. Collecting garbage meanwhile can stop Python 3.11: penstock/observe/stacks.py tells why."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _called(file: str, function: str) -> str:

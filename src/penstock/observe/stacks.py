@@ -7,6 +7,7 @@ one what it waits for; walking along that is enough.
 from __future__ import annotations
 
 import asyncio
+import gc
 import linecache
 import os
 import sys
@@ -76,9 +77,25 @@ def _step(step: Any) -> tuple[FrameType | None, Any]:
     return None, None
 
 
+def current_frames() -> dict[int, FrameType]:
+    """The frame of each thread, taken while no garbage is collected.
+
+    Python 3.11 holds the lock of its list of threads meanwhile. A callback of the collector can let
+    another thread run; one that starts a thread then waits for that lock, and has the interpreter's
+    own: the process stands still for ever (CPython's issue 106883).
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def stack_of_thread(thread: int | None) -> tuple[str, ...]:
     """What a thread does at this moment, outermost first; empty when there is no such thread."""
-    frame = sys._current_frames().get(thread or 0)
+    frame = current_frames().get(thread or 0)
     if frame is None:
         return ()
     summary = traceback.extract_stack(frame)[-FRAMES_MAX:]
