@@ -308,7 +308,7 @@ class KafkaTransport(Transport):
 
         def make_member(consumer: KafkaConsumer) -> KafkaMember:
             return KafkaMember(
-                self.settings.make(Client, configuration),
+                lambda heard: self.settings.make(Client, configuration | {"on_commit": heard}),
                 topic,
                 start,
                 consumer,

@@ -8,8 +8,8 @@ come in that thread; they ask the event loop, which owns all state.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -19,8 +19,9 @@ from penstock.errors import Closed, DeadlineExceeded, Fenced, PenstockError, Usa
 from penstock.system import System
 from penstock.transports.assignment import MemberAssignment, OnRevoke
 from penstock.transports.base import BATCH_RECORDS_MAX, Consumer, check_opened
-from penstock.transports.client_thread import CallThread, heard, settle_by, tell_loop
+from penstock.transports.client_thread import heard, tell_loop
 from penstock.transports.kafka_admin import KafkaAdmin
+from penstock.transports.kafka_calls import MemberCalls
 from penstock.transports.kafka_holdings import Holdings, Owned
 from penstock.transports.kafka_member import AGAIN, GONE, Fetched, KafkaMember
 from penstock.transports.kafka_settings import KafkaSettings
@@ -28,7 +29,7 @@ from penstock.transports.records import StartPosition, StreamBatch
 
 BUFFER_RECORDS_MAX = 20_000
 FETCH_RECORDS_MAX = 2_000
-"""Records of one call of the client: commits wait for its end."""
+"""Records that come to the event loop at once."""
 OVERSHOOT_MAX = 256
 """Records that a full buffer takes, one by one: asking for one is how a member hears of a rebalance."""
 POLL_SECONDS = 0.1
@@ -87,8 +88,6 @@ class KafkaConsumer(Consumer):
         self._joined = asyncio.Event()
         self._arrived = asyncio.Event()
         self._progress = asyncio.Event()
-        self._turn = asyncio.Lock()
-        """Who may call the client's thread; between two turns its position may be changed."""
         self._committing = asyncio.Lock()
         self._pumping: asyncio.Task[None] | None = None
 
@@ -117,9 +116,9 @@ class KafkaConsumer(Consumer):
         self._owned.count = await self._admin().count(self.topic)
         self._loop = asyncio.get_running_loop()
         self._member = self._make_member(self)
-        self._thread = CallThread(self._system, "penstock-kafka-poll")
+        self.calls = MemberCalls(self._member, self._system)
         self._among.add(self)
-        await self._thread.call(self._member.join)
+        await self.calls.call(self._member.join)
         self._pumping = asyncio.create_task(self._pump())
         try:
             async with asyncio.timeout(JOIN_SECONDS):
@@ -148,10 +147,7 @@ class KafkaConsumer(Consumer):
         await asyncio.wait([self._pumping])
         async with self._committing:
             self._among.discard(self)
-            try:
-                await self._thread.call(self._member.close)
-            finally:
-                await self._thread.close()
+            await self.calls.close()
 
     # Reading
 
@@ -186,8 +182,11 @@ class KafkaConsumer(Consumer):
                 ) from None
 
     async def _pump(self) -> None:
-        """Until it is closed: fetch while there is room, and answer the group when there is none."""
-        while not self._closed:
+        """Until it is closed: fetch while there is room, and answer the group when there is none.
+
+        Answers to commits come with the records, so the last one is waited for.
+        """
+        while not self._closed or self.calls.unanswered:
             try:
                 await self._fetch()
             except PenstockError as error:
@@ -197,25 +196,31 @@ class KafkaConsumer(Consumer):
                 await asyncio.sleep(AGAIN_SECONDS)
 
     async def _fetch(self) -> None:
-        room = BUFFER_RECORDS_MAX - self._owned.buffered
-        if room <= 0:
-            self._drained.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(FULL_SECONDS):
-                    await self._drained.wait()
+        if not self._owned.should_fill(BUFFER_RECORDS_MAX) and not self.calls.unanswered:
+            await self._wait_for_room()
+        async with self.calls.turn:
             room = BUFFER_RECORDS_MAX - self._owned.buffered
-        async with self._turn:
             await self._hold(is_held=room <= -OVERSHOOT_MAX)
+            if self.calls.unanswered and not self._owned.is_filling:
+                self._accept(await self.calls.call(self._member.hear))
+                return
             seconds = POLL_SECONDS if room > 0 else 0.0
             limit = min(max(1, room), FETCH_RECORDS_MAX)
-            self._accept(await self._thread.call(self._member.fetch, limit, seconds))
+            self._accept(await self.calls.call(self._member.fetch, limit, seconds))
+
+    async def _wait_for_room(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FULL_SECONDS):
+                while not (self._owned.should_fill(BUFFER_RECORDS_MAX) or self._closed):
+                    self._drained.clear()
+                    await self._drained.wait()
 
     async def _hold(self, *, is_held: bool) -> None:
         """Fetch nothing while the buffer is over-full."""
         if is_held == self._is_held:
             return
         self._is_held = is_held
-        await self._thread.call(
+        await self.calls.call(
             self._member.pause if is_held else self._member.resume,
             self._owned.reading() - self._owned.paused,
         )
@@ -244,7 +249,7 @@ class KafkaConsumer(Consumer):
         check_opened(self._is_open)
         chosen = sorted(self._owned.reading()) if partition is None else [partition]
         self._check_own(chosen)
-        async with self._own_turn():
+        async with self.calls.own_turn():
             resolve = partial(self._member.resolve, clamp=False)
             offsets = await self._called(f"look into {self.topic!r}", resolve, chosen, to)
             await self._commit(offsets, backwards=True)
@@ -255,18 +260,8 @@ class KafkaConsumer(Consumer):
         check_opened(self._is_open)
         with suppress(Fenced):
             self.wanted(batch)
-            async with self._own_turn():
+            async with self.calls.own_turn():
                 await self._go_to({batch.partition: batch.records[0].offset})
-
-    @asynccontextmanager
-    async def _own_turn(self) -> AsyncIterator[None]:
-        """The pump is between two calls, and soon."""
-        self._member.wanted += 1
-        try:
-            async with self._turn:
-                yield
-        finally:
-            self._member.wanted -= 1
 
     async def _go_to(self, offsets: Mapping[int, int]) -> None:
         """Deliver from these offsets; the turn is the caller's."""
@@ -283,7 +278,7 @@ class KafkaConsumer(Consumer):
         """Deliver nothing of these partitions until :meth:`resume`; they need not be its own yet."""
         self._check_numbers(partitions)
         self._owned.paused |= set(partitions)
-        async with self._own_turn():
+        async with self.calls.own_turn():
             if mine := self._owned.reading() & set(partitions):
                 await self._called("pause", self._member.pause, mine)
 
@@ -292,7 +287,7 @@ class KafkaConsumer(Consumer):
         self._check_numbers(partitions)
         self._owned.paused -= set(partitions)
         self._arrived.set()
-        async with self._own_turn():
+        async with self.calls.own_turn():
             if (mine := self._owned.reading() & set(partitions)) and not self._is_held:
                 await self._called("resume", self._member.resume, mine)
 
@@ -340,7 +335,7 @@ class KafkaConsumer(Consumer):
             if (one := self._owned.get(number)) is not None and at > one.next and not one.is_going
         }
         if beyond:
-            async with self._own_turn():
+            async with self.calls.own_turn():
                 await self._go_to(beyond)
 
     async def _commit(self, wanted: Mapping[int, int], *, backwards: bool = False) -> None:
@@ -370,7 +365,8 @@ class KafkaConsumer(Consumer):
         while True:
             self._owned.check_held({number: mine[number] for number in moves})
             try:
-                await self.job(self._member.commit, moves)
+                is_fetching = self._owned.is_filling and not self._closed
+                await self.calls.commit(moves, is_fetching=is_fetching)
                 return
             except RuntimeError as error:
                 raise self._is_closed() from error
@@ -390,7 +386,7 @@ class KafkaConsumer(Consumer):
             if owned is None or 0 <= offset <= owned.next:
                 continue
             what = f"look for the end of {self.topic!r}"
-            _, end = await self._translated(what, self.job(self._member.ends, number))
+            _, end = await self._translated(what, self.calls.job(self._member.ends, number))
             if not 0 <= offset <= end:
                 raise self._owned.beyond(number, offset, end)
 
@@ -465,14 +461,7 @@ class KafkaConsumer(Consumer):
     # Checks
 
     async def _called(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        return await self._translated(what, self._thread.call(function, *arguments))
-
-    async def job(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call the client in its thread, also while that waits for a partition to be released."""
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._member.put(partial(settle_by, self._loop, future, function, *arguments))
-        self._thread.submit(self._member.run_jobs)
-        return await future
+        return await self._translated(what, self.calls.call(function, *arguments))
 
     async def _translated(self, what: str, calling: Coroutine[Any, Any, Any]) -> Any:
         try:

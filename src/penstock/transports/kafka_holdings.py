@@ -10,6 +10,9 @@ from penstock.errors import Fenced, OffsetOutOfRange, UnknownPartition, UsageErr
 from penstock.transports.kafka_member import Fetched
 from penstock.transports.records import StreamBatch, StreamRecord
 
+REFILL_PARTS = 4
+"""The buffer is filled again when so great a part of it is free."""
+
 
 @dataclass(slots=True, eq=False)
 class Owned:
@@ -69,10 +72,22 @@ class Holdings(dict[int, Owned]):
         self.paused: set[int] = set()
         self.buffered = 0
         """Records that wait."""
+        self.is_filling = False
+        """More are being fetched."""
 
     def reading(self) -> frozenset[int]:
         """Partitions that are not about to go."""
         return frozenset(number for number, one in self.items() if not one.is_going)
+
+    def should_fill(self, most: int) -> bool:
+        """Whether to fetch more: from when a good part is free, or nothing is ready, until it is full.
+
+        A bit at a time would be fetched when a commit wants the client.
+        """
+        room = most - self.buffered
+        is_time = self.is_filling or room >= most // REFILL_PARTS or self.ready() is None
+        self.is_filling = room > 0 and is_time
+        return self.is_filling
 
     def accept(self, fetched: Fetched) -> None:
         """Keep records; those of partitions that are gone or about to go are dropped."""

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from itertools import groupby, repeat
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar, TypeVarTuple
@@ -21,11 +22,17 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from penstock.errors import InvalidOption, OffsetOutOfRange
 from penstock.log.records import NO_HEADERS
 from penstock.system import Clock
+from penstock.transports.kafka_sent import SentCommits, Settle, check_answer
 from penstock.transports.kafka_settings import LOGGER, is_committed
 from penstock.transports.records import StartPosition, StreamRecord
 
 SLICE_SECONDS = 0.005
 """How long a job may wait for the client."""
+PORTION_RECORDS = 250
+"""Records between two looks for jobs and for answers to commits."""
+HEAR_SECONDS = 0.000_3
+"""Between two looks for answers, when there is no room for records."""
+HEAR_LOOKS = 16
 ASSIGN_TRIES = 5
 LOOK_SECONDS = 0.5
 """Between two looks where to start, when the tries were not enough."""
@@ -104,7 +111,7 @@ class KafkaMember:
 
     def __init__(
         self,
-        client: Client,
+        make_client: Callable[[Callable[..., None]], Client],
         topic: str,
         start: StartPosition,
         hooks: Hooks,
@@ -113,7 +120,8 @@ class KafkaMember:
         cooperative: bool,
         seconds: float,
     ) -> None:
-        self._client = client
+        self._sent = SentCommits()
+        self._client = make_client(self._sent.answered)
         self._topic = topic
         self._start = start
         self._hooks = hooks
@@ -123,6 +131,7 @@ class KafkaMember:
         self._revoked: set[int] = set()
         """Given away since the first record of the call at hand came."""
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._is_releasing = False
         self._unplaced: set[int] = set()
         """Its partitions of which it does not know where to start, as the broker did not say."""
         self._look_at = 0.0
@@ -170,20 +179,53 @@ class KafkaMember:
 
     def fetch(self, limit: int, seconds: float) -> Fetched:
         """What is there, at most so many records; waits only for the first one."""
+        self._sent.has_heard = False
         first = self._first(seconds)
         if first is None:
             return []
-        messages = [first]
         # What is given away from here on must not be delivered, though it was fetched before.
         self._revoked.clear()
-        if limit > 1:
-            messages += self._rest(limit - 1)
+        messages = [first]
+        if self._may_go_on():
+            messages += self._rest(min(limit, PORTION_RECORDS) - 1)
+        fetched = self._by_partition(messages)
+        while len(messages) >= PORTION_RECORDS and self._may_go_on():
+            limit -= len(messages)
+            self.run_jobs()
+            messages = self._rest(min(limit, PORTION_RECORDS))
+            fetched += self._by_partition(messages)
+        return self._kept(fetched)
+
+    def hear(self) -> Fetched:
+        """Wait a while for the answers to commits. With each look there may be a record."""
+        self._sent.has_heard = False
+        self._revoked.clear()
+        fetched: Fetched = []
+        for _ in range(HEAR_LOOKS):
+            self.run_jobs()
+            fetched += self._by_partition(self._rest(1))
+            if not self._sent or not self._may_go_on():
+                break
+            self._clock.sleep(HEAR_SECONDS)
+        return self._kept(fetched)
+
+    def _kept(self, fetched: Fetched) -> Fetched:
+        return [(number, records) for number, records in fetched if number not in self._revoked]
+
+    def _may_go_on(self) -> bool:
+        """Not when partitions went: one that is back would be taken for gone.
+
+        Nor when a commit was answered: whoever waits for it needs the interpreter, and would get it late.
+        """
+        return not (self.wanted or self._revoked or self._failure or self._sent.has_heard)
+
+    def _by_partition(self, messages: list[Message]) -> Fetched:
         if any(map(Message.error, messages)):
             messages = self._without_errors(messages)
         return [
             (number, self._records(number, list(some)))
             for number, some in groupby(messages, Message.partition)
-            if number is not None and number not in self._revoked
+            if number is not None
         ]
 
     def _first(self, seconds: float) -> Message | None:
@@ -197,6 +239,8 @@ class KafkaMember:
                 return first
 
     def _rest(self, limit: int) -> list[Message]:
+        if limit <= 0:
+            return []
         try:
             return raising(self._client.consume, limit, 0)
         except Exception as error:
@@ -242,10 +286,15 @@ class KafkaMember:
 
     def commit(self, offsets: Mapping[int, int]) -> None:
         """Commit, and wait for the answer."""
-        done = self._client.commit(offsets=self.places(offsets), asynchronous=False)
-        for place in done or ():
-            if place.error is not None:
-                raise KafkaException(place.error)
+        check_answer(None, self._client.commit(offsets=self.places(offsets), asynchronous=False))
+
+    def send(self, offsets: Mapping[int, int], settle: Settle) -> None:
+        """Commit. The client tells of the answer in a later :meth:`fetch`, ahead of the records."""
+        if self._is_releasing:
+            settle(self.commit, offsets)  # no fetch until that is over
+            return
+        commit = partial(self._client.commit, offsets=self.places(offsets), asynchronous=True)
+        self._sent.send(commit, offsets, settle)
 
     def ends(self, number: int) -> tuple[int, int]:
         """The first offset that is there, and the one behind the last that can be read."""
@@ -401,7 +450,12 @@ class KafkaMember:
     def _given_away(self, partitions: list[int]) -> None:
         numbers = frozenset(partitions)
         self._unplaced -= numbers
-        self._hooks.release(numbers)
+        self._sent.settle(self.commit)  # the answers would not be heard in here
+        self._is_releasing = True
+        try:
+            self._hooks.release(numbers)
+        finally:
+            self._is_releasing = False
         self._revoked |= numbers
         if self._cooperative:
             self._client.incremental_unassign(

@@ -238,7 +238,7 @@ class KafkaTransaction:
                 "commit offsets",
                 client.send_offsets_to_transaction,
                 places,
-                await consumer.job(consumer._member.group_metadata),
+                await consumer.calls.job(consumer._member.group_metadata),
                 CALL_SECONDS,
             )
         await self._decide(client)
