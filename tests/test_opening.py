@@ -1,6 +1,7 @@
 """From a URL to a running bus."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -94,3 +95,26 @@ async def test_the_error_does_not_tell_the_password(registry, scheme):
 async def test_a_log_needs_a_directory():
     with pytest.raises(errors.InvalidOption, match=r"log:\./data"):
         await opening("log:")
+
+
+async def test_options_of_the_log_go_to_its_queue(tmp_path):
+    url = f"log:{tmp_path}/data"
+    async with penstock.open(url, transport_options={"commit_on": "loop"}) as bus:
+        await bus.publish(OrderPlaced("o-1", 9.5))
+        assert not [one for one in threading.enumerate() if one.name.startswith("penstock-commit")]
+    with pytest.raises(errors.InvalidOption, match="commit_on"):
+        async with penstock.open(url, transport_options={"commit_on": "fork"}):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("url", "name", "said"),
+    [
+        ("log:{}", "comit_on", "it has auto_create, commit_on"),
+        ("memory:", "commit_on", "it has none"),
+    ],
+)
+async def test_an_option_that_there_is_not_is_told(tmp_path, url, name, said):
+    with pytest.raises(errors.InvalidOption, match=said):
+        async with penstock.open(url.format(tmp_path), transport_options={name: "loop"}):
+            pass

@@ -16,6 +16,19 @@ from penstock.scaling.log_records import TopicLog
 from penstock.streaming.bus_log import TransportLog
 from penstock.transports.registry import shared_registry
 
+LOG_OPTIONS = frozenset(
+    {
+        "auto_create",
+        "commit_on",
+        "maintenance_interval",
+        "offsets",
+        "system",
+        "tail_cache_bytes",
+        "tier",
+    }
+)
+"""Those of the queue that a bus on a log may set."""
+
 
 @asynccontextmanager
 async def open_bus(
@@ -37,7 +50,8 @@ async def open_bus(
     broker: ``publish`` returns when the broker has acknowledged the event, and each group of handlers
     is a group of the broker, shared by all processes. Dead letters, schedules and approvals are in
     the log in the directory ``state``; without one they are in memory, and end with the process.
-    ``transport_options`` go to the transport, beside those in the URL.
+    ``transport_options`` go to the transport, beside those in the URL; of ``log:`` to the queue, such
+    as ``{"commit_on": "loop"}``.
 
     Other ``options`` go to :class:`ScalableMessageBus`. Two processes on one log need two names, or
     the same groups would compete for their place. Raises TransportError when a broker does not
@@ -59,9 +73,10 @@ async def _opened(
     """Where the bus keeps what it must remember, and where its topics are."""
     scheme, _, rest = url.partition(":")
     if scheme == "memory":
+        _check_options(scheme, options, frozenset())
         return None, None
     if scheme == "log":
-        queue = await stack.enter_async_context(_queue(url, rest, defaults))
+        queue = await stack.enter_async_context(_queue(url, rest, defaults, options))
         return queue, queue
     topics = await stack.enter_async_context(_broker(url, scheme, defaults, options))
     if state is None:
@@ -69,11 +84,23 @@ async def _opened(
     return await stack.enter_async_context(WalMessageQueue(state)), topics
 
 
-def _queue(url: str, rest: str, defaults: TopicConfig | None) -> WalMessageQueue:
+def _queue(
+    url: str, rest: str, defaults: TopicConfig | None, options: Mapping[str, Any] | None
+) -> WalMessageQueue:
     path = rest.removeprefix("//")
     if not path:
         raise InvalidOption(f"{url!r} names no directory: use log:./data", option="url")
-    return WalMessageQueue(path, defaults=defaults)
+    _check_options("log", options, LOG_OPTIONS)
+    return WalMessageQueue(path, defaults=defaults, **(options or {}))
+
+
+def _check_options(scheme: str, given: Mapping[str, Any] | None, known: frozenset[str]) -> None:
+    for name in given or ():
+        if name not in known:
+            there = ", ".join(sorted(known)) or "none"
+            raise InvalidOption(
+                f"{scheme}: has no transport option {name!r}; it has {there}", option=name
+            )
 
 
 def _broker(

@@ -19,7 +19,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -298,7 +298,7 @@ Job = Callable[[], None]
 
 
 class Worker(Protocol):
-    """Runs jobs one after the other, off the event loop."""
+    """Runs jobs one after the other: on a thread of its own, or on the event loop."""
 
     def submit(self, job: Job) -> None:
         """Run the job soon, after those submitted before; thread-safe. A job must not raise."""
@@ -320,6 +320,32 @@ class Worker(Protocol):
         ...
 
 
+class Helpers:
+    """Threads that run jobs side by side, started when there is more than one."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._threads: ThreadPoolExecutor | None = None
+
+    def run_all(self, jobs: Sequence[Job]) -> None:
+        """Run the first job here and the others beside it; as :meth:`Worker.run_all`."""
+        if len(jobs) > 1 and self._threads is None:
+            self._threads = ThreadPoolExecutor(HELPERS_MAX, f"{self._name}-helper")
+        others = [self._threads.submit(job) for job in jobs[1:]] if self._threads else []
+        try:
+            for job in jobs[:1]:
+                job()
+            for other in others:
+                other.result()
+        finally:
+            wait(others)  # whatever happens here, none of them is at work behind it
+
+    def close(self) -> None:
+        """Wait for those at work, and let them go."""
+        if self._threads is not None:
+            self._threads.shutdown()
+
+
 class ThreadWorker:
     """One thread that sleeps until there is a job."""
 
@@ -329,7 +355,7 @@ class ThreadWorker:
         self._delayed: list[tuple[float, int, Job]] = []
         self._ticket = itertools.count()
         self._closing = False
-        self._helpers: ThreadPoolExecutor | None = None
+        self._helpers = Helpers(name)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -344,13 +370,7 @@ class ThreadWorker:
             self._wake.notify()
 
     def run_all(self, jobs: Sequence[Job]) -> None:
-        if len(jobs) > 1 and self._helpers is None:
-            self._helpers = ThreadPoolExecutor(HELPERS_MAX, f"{self._thread.name}-helper")
-        others = [self._helpers.submit(job) for job in jobs[1:]] if self._helpers else []
-        for job in jobs[:1]:
-            job()
-        for other in others:
-            other.result()
+        self._helpers.run_all(jobs)
 
     def close(self) -> None:
         with self._wake:
@@ -358,8 +378,7 @@ class ThreadWorker:
             self._wake.notify()
         if threading.current_thread() is not self._thread:
             self._thread.join()
-        if self._helpers is not None:
-            self._helpers.shutdown()
+        self._helpers.close()
 
     def _run(self) -> None:
         while jobs := self._next_jobs():

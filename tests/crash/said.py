@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import PenstockError, Poisoned, StorageError, SubscriberBusy
+from penstock.log.loop_worker import CommitOn
 from penstock.log.topic import TopicConfig
 
 FRAME = struct.Struct("<BIIQQQd")
@@ -55,6 +56,7 @@ class Spec:
     steps: int | None = None
     """How many steps before it closes and ends; None: until it is killed."""
     subscriber: str = ""
+    commit_on: CommitOn = "thread"
     fault: str = ""
     """A file layer that dies or lies; or ``hasty``: acknowledged before it is written."""
     fault_at: int = 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.log.loop_worker import CommitOn
 from tests.crash.ledger import Ledger, Score
 from tests.crash.rigs import Child, Nursery, listen, scoring, seed_of
 from tests.crash.said import Kind, Spec
@@ -36,6 +37,7 @@ class Killing:
 
     batch_max = 200
     fault = ""
+    commit_on: CommitOn = "thread"
 
     def __init__(self, nursery: Nursery, path: Path, config: dict, seed: int, writers: int) -> None:
         self.random = random.Random(seed)
@@ -58,6 +60,7 @@ class Killing:
             maintenance=0.005 if "retention" in self.config else None,
             batch_max=self.batch_max,
             fault=self.fault,
+            commit_on=self.commit_on,
             simple=bool(self.fault),
         )
         return self.nursery.start(spec)
@@ -106,6 +109,12 @@ class KillingCrowd(Killing):
         super().__init__(nursery, path, config, seed, writers)
 
 
+class KillingOnLoop(KillingCrowd):
+    """Writers whose event loops commit, without a thread."""
+
+    commit_on = "loop"
+
+
 class KillingHasty(KillingCrowd):
     """Writers that were told before the record was written."""
 
@@ -144,6 +153,13 @@ FEW = [
 ]
 IN_A_CROWD = -(-(short_amount(1) - sum(crashes for *_, crashes in FEW)) // len(POLICIES))
 """How many writers of a crowd are killed with each policy, so that all of them are as many as there must be."""
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_killed_writers_that_commit_on_their_loops_lose_nothing(
+    nursery, request, scored, folder, policy
+):
+    kill(nursery, request, scored, folder, policy, 2, 20, KillingOnLoop)
 
 
 @pytest.mark.acceptance(11, 17, 46)

@@ -113,6 +113,7 @@ class Writer:
             system=self.system,
             tier=spec.tier or None,
             maintenance_interval=spec.maintenance,
+            commit_on=spec.commit_on,
         )
 
     async def run(self) -> None:

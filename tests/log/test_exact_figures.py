@@ -52,6 +52,7 @@ def test_a_batch_is_full_at_its_bound(gathered, items, full):
         _lingering=False,
         _stopped=False,
         _worker=part(submit_after=lambda seconds, _: asked.append(f"in {seconds}")),
+        _ask=lambda submit: submit(None),
         _submit=lambda: asked.append("now"),
     )
     TopicWriter._schedule(world)

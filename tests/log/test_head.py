@@ -110,3 +110,14 @@ def test_trust_needs_the_same_failures_and_no_step_back():
     assert head.trusts(head._replace(generation=9))
     assert not head.trusts(head._replace(generation=4))
     assert not head.trusts(head._replace(generation=9, failures=2))
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_damaged_head_is_damaged_however_often_it_is_looked_at(times):
+    store = MemoryStore()
+    file = HeadFile(store, "head")
+    last = file.write(file.write(Head(next_offset=5)))
+    content = bytearray(store.read("head"))
+    content[last.generation % 2 * 512 + 40] ^= 1
+    store.write("head", bytes(content))
+    assert [file.look()[1] for _ in range(times)] == [True] * times

@@ -1,6 +1,7 @@
 """Seldom paths of the log: callers that left, numbers at their bounds, parts that are closed."""
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,17 +42,22 @@ async def test_a_receipt_is_waited_for_on_its_own_loop():
 async def test_futures_expire_one_after_the_other_and_those_that_are_done_stay_done(monkeypatch):
     loop = asyncio.get_running_loop()
     now = [100.0]
+    turns: list[Callable[[], None]] = []
     fake: Any = SimpleNamespace(
         create_future=loop.create_future,
         time=lambda: now[0],
+        call_soon=turns.append,
         call_later=lambda *_: loop.call_later(9_999, int),
         call_at=lambda when, *_: called.append(when),
     )
     called: list[float] = []
     made = Deadlines(fake)
     first, done = made.future(2.0), made.future(2.0)
+    turns.pop()()
+    assert not turns, "a turn has one place"
     now[0] = 101.0
     last = made.future(2.0)
+    turns.pop()()
     done.set_result("in time")
     now[0] = 102.5
     made._expire(2.0)
@@ -61,6 +67,52 @@ async def test_futures_expire_one_after_the_other_and_those_that_are_done_stay_d
     made._expire(2.0)
     assert isinstance(last.exception(), DeadlineExceeded)
     assert not made._queues
+
+
+async def test_the_time_of_a_future_begins_when_its_turn_ends():
+    """What else is done in the turn is not the publisher's time."""
+    now, due = [100.0], [0.0]
+    turns: list[Callable[[], None]] = []
+    timer = SimpleNamespace(cancel=lambda: None)
+
+    def call_at(when: float, *_: object) -> SimpleNamespace:
+        due[0] = when
+        return timer
+
+    loop = asyncio.get_running_loop()
+    fake: Any = SimpleNamespace(
+        create_future=loop.create_future,
+        time=lambda: now[0],
+        call_soon=turns.append,
+        call_later=lambda *_: timer,
+        call_at=call_at,
+    )
+    made = Deadlines(fake)
+    futures = [made.future(2.0), made.future(2.0)]
+    now[0] = 101.5
+    turns.pop()()
+    now[0] = 102.5
+    made._expire(2.0)
+    assert not any(one.done() for one in futures)
+    assert due == [103.5]
+    unnoticed = made.future(2.0)
+    made.close()
+    for one in (*futures, unnoticed):
+        assert isinstance(one.exception(), DeadlineExceeded)
+
+
+async def test_those_that_are_done_are_looked_at_once():
+    loop = asyncio.get_running_loop()
+    made = Deadlines(loop)
+    hangs, *others = [made.future(30.0) for _ in range(100)]
+    await asyncio.sleep(0)
+    for one in others:
+        one.set_result(None)
+    made.future(30.0)
+    await asyncio.sleep(0)
+    assert made._queues[30.0][0][1] == [hangs]
+    made.close()
+    assert isinstance(hangs.exception(), DeadlineExceeded)
 
 
 async def test_giving_up_a_future_that_failed_leaves_no_warning():

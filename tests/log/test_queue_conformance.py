@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 
 from penstock import TopicConfig, WalMessageQueue
+from penstock.log.loop_worker import CommitOn
 from penstock.stores import MemoryStore, ObjectStore, PostgresStore
 from penstock.testing import QueueConformance
 from penstock.testing.queue_publishing import PublishingConformance
@@ -19,6 +20,17 @@ class TestDirectory(QueueConformance):
     @pytest.fixture
     def make_queue(self, tmp_path):
         return partial(WalMessageQueue, tmp_path / "data")
+
+
+class TestDirectoryCommittedOnTheLoop(QueueConformance):
+    @pytest.fixture
+    def make_queue(self, tmp_path):
+        def make(**options):
+            # Tests that hold the commits back bring a worker of their own.
+            commit_on: CommitOn = "thread" if "system" in options else "loop"
+            return WalMessageQueue(tmp_path / "data", commit_on=commit_on, **options)
+
+        return make
 
 
 class TestMemory(QueueConformance):

@@ -129,3 +129,35 @@ def test_a_write_torn_anywhere_leaves_the_generation_before(cut, generations):
     slot = file_of(torn).read()
     assert slot.generation in (generations - 1, generations)
     assert slot.payload == payload_of(slot.generation)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.just("mine"), st.just("theirs"), st.tuples(st.integers(0, 2 * SLOT_BYTES * 8 - 1))
+    ),
+    max_size=12,
+)
+
+
+@given(STEPS)
+def test_what_is_remembered_is_what_a_new_object_reads(steps):
+    """Two writers and flipped bits, in any order: the object that has seen it all knows no more or less."""
+    store = MemoryStore()
+    mine, theirs = (SlottedFile(store, "file", MAGIC) for _ in range(2))
+    mine.write(FIRST_GENERATION, b"first")
+    for generation, step in enumerate(steps, FIRST_GENERATION + 1):
+        if isinstance(step, tuple):
+            store.write("file", flip(store.read("file"), step[0]))
+        else:
+            (mine if step == "mine" else theirs).write(generation, b"%d" % generation)
+        assert mine.read() == SlottedFile(store, "file", MAGIC).read()
+
+
+def test_the_same_bytes_are_parsed_once():
+    store = MemoryStore()
+    mine, theirs = (SlottedFile(store, "file", MAGIC) for _ in range(2))
+    assert mine.write(2, b"a") is mine.read()
+    assert mine.write(3, b"b") is mine.read() is mine.read()
+    theirs.write(4, b"c")
+    assert mine.read() == (4, b"c", 0)
+    assert mine.read() is mine.read()

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -227,17 +228,26 @@ async def test_a_partition_that_failed_is_not_read_from_memory():
 async def test_records_of_a_deadline_share_a_timer_and_do_not_pile_up():
     loop = asyncio.get_running_loop()
     timers: list[float] = []
+    turns: list[Callable[[], None]] = []
 
     def call_later(seconds: float, *_: object) -> Any:
         timers.append(seconds)
         return part(cancel=lambda: None)
 
-    fake: Any = part(create_future=loop.create_future, time=loop.time, call_later=call_later)
+    fake: Any = part(
+        create_future=loop.create_future,
+        time=loop.time,
+        call_soon=turns.append,
+        call_later=call_later,
+    )
     made = Deadlines(fake)
     for _ in range(100):
         made.future(30.0).set_result(None)
+        made.future(30.0).set_result(None)
+        turns.pop()()
     waiting = made.future(30.0)
     made.future(5.0).set_result(None)
+    turns.pop()()
     assert timers == [30.0, 5.0]
     assert made._queues[30.0][0][0] > loop.time()
     with pytest.raises(InvalidOption):

@@ -15,29 +15,35 @@ class Writing:
     """Entries being sealed one after the other behind a head."""
 
     def __init__(self, head: Head, timestamp: int) -> None:
-        self.head = head
         self.timestamp = timestamp
+        self._before = head
+        self._position = head.position
+        self._next_offset = head.next_offset
+        self._checksum = head.checksum
         self.buffers: list[Buffer] = []
         self.rows: list[IndexRow] = []
 
     def add(self, entry: Draft, index: IndexBuilder | None = None) -> int:
         """Seal one more entry; returns its first offset."""
-        head = self.head
-        offset = head.next_offset
-        row = index.offer(offset, self.timestamp, head.position) if index else None
+        offset = self._next_offset
+        row = index.offer(offset, self.timestamp, self._position) if index else None
         if row is not None:
             self.rows.append(row)
-        buffers, size, checksum = seal(
-            entry, offset, head.durable_offset, head.checksum, self.timestamp
-        )
+        durable = self._before.durable_offset
+        buffers, size, self._checksum = seal(entry, offset, durable, self._checksum, self.timestamp)
         self.buffers += buffers
-        self.head = head._replace(
-            position=head.position + size,
-            next_offset=offset + entry.offset_span,
-            timestamp=self.timestamp,
-            checksum=checksum,
-        )
+        self._position += size
+        self._next_offset = offset + entry.offset_span
         return offset
+
+    def head(self) -> Head:
+        """The head behind the entries."""
+        return self._before._replace(
+            position=self._position,
+            next_offset=self._next_offset,
+            timestamp=self.timestamp,
+            checksum=self._checksum,
+        )
 
 
 def check_sizes(drafts: Sequence[Draft]) -> None:

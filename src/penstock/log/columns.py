@@ -59,6 +59,7 @@ class Columns:
     deltas: Sequence[int] | None = None
     # Made once: sizes are asked for on the way in, and written on the way out.
     _value_lengths: array[int] | None = field(default=None, repr=False, compare=False)
+    _byte_size: int | None = field(default=None, init=False, repr=False, compare=False)
 
     def value_lengths(self) -> array[int]:
         """The lengths of the values; NULL for a null value."""
@@ -94,6 +95,11 @@ class Columns:
 
     def byte_size(self) -> int:
         """Bytes that the records take in memory, about: keys, values, headers, the objects."""
+        if self._byte_size is None:
+            self._byte_size = self._count_bytes()
+        return self._byte_size
+
+    def _count_bytes(self) -> int:
         size = RECORD_OVERHEAD_BYTES * len(self.values)
         size += _sum(self.value_lengths())
         if self.keys is not None:

@@ -1,7 +1,8 @@
 """Deadlines for many futures with one timer: a timer per publish would cost more than the publish.
 
-Futures wait in a queue for each length of time, so each queue is in the order of its deadlines.
-Those that are done are dropped from the front as new ones come.
+Futures wait in a queue for each length of time, so each queue is in the order of its deadlines. Those
+that are made in one turn of the event loop share a place in it, and their time begins when the turn
+ends. Those that are done are dropped from the front as new ones come.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ LOCK_TIMEOUT_SECONDS = 30.0
 """For a lock of the log that somebody else holds: only for the moment of a change, unless a process was stopped in it."""
 
 _T = TypeVar("_T")
+_Futures = list[asyncio.Future[Any]]
 
 
 class Deadlines:
@@ -24,33 +26,45 @@ class Deadlines:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._queues: dict[float, deque[tuple[float, asyncio.Future[Any]]]] = {}
+        self._queues: dict[float, deque[tuple[float, _Futures]]] = {}
         self._timers: dict[float, asyncio.TimerHandle] = {}
+        self._turn: dict[float, _Futures] = {}
+        """Those of this turn of the loop."""
 
     def future(self, seconds: float) -> asyncio.Future[Any]:
         """A new future that fails with DeadlineExceeded after so many seconds."""
-        loop = self._loop
-        future = loop.create_future()
-        queue = self._queues.get(seconds)
-        if queue is None:
-            check_seconds(seconds)
-            queue = self._queues[seconds] = deque()
-        while queue and queue[0][1].done():
-            queue.popleft()
-        queue.append((loop.time() + seconds, future))
-        if seconds not in self._timers:
-            self._timers[seconds] = loop.call_later(seconds, self._expire, seconds)
+        futures = self._turn.get(seconds)
+        if futures is None:
+            futures = self._begin(seconds)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        futures.append(future)
         return future
+
+    def _begin(self, seconds: float) -> _Futures:
+        """The list of the futures of this turn."""
+        check_seconds(seconds)
+        if not self._turn:
+            self._loop.call_soon(self._end_turn)
+        futures = self._turn[seconds] = []
+        return futures
+
+    def _end_turn(self) -> None:
+        now = self._loop.time()
+        turn, self._turn = self._turn, {}
+        for seconds, futures in turn.items():
+            queue = self._queues.setdefault(seconds, deque())
+            _drop_done(queue)
+            queue.append((now + seconds, futures))
+            if seconds not in self._timers:
+                self._timers[seconds] = self._loop.call_later(seconds, self._expire, seconds)
 
     def close(self) -> None:
         """Let those who still wait go: the disk has not answered until now."""
-        for timer in self._timers.values():
-            timer.cancel()
+        self._end_turn()
         for seconds, queue in self._queues.items():
-            for _, future in queue:
-                if not future.done():
-                    future.set_exception(late("publish before the queue was closed", seconds))
-        self._timers.clear()
+            self._timers.pop(seconds).cancel()
+            for _, futures in queue:
+                _fail(futures, "publish before the queue was closed", seconds)
         self._queues.clear()
 
     @staticmethod
@@ -62,14 +76,30 @@ class Deadlines:
     def _expire(self, seconds: float) -> None:
         queue = self._queues[seconds]
         now = self._loop.time()
-        while queue and (queue[0][1].done() or queue[0][0] <= now):
-            future = queue.popleft()[1]
-            if not future.done():
-                future.set_exception(late("publish", seconds))
+        while queue and queue[0][0] <= now:
+            _fail(queue.popleft()[1], "publish", seconds)
+        _drop_done(queue)
         if queue:
             self._timers[seconds] = self._loop.call_at(queue[0][0], self._expire, seconds)
         else:
             del self._timers[seconds], self._queues[seconds]
+
+
+def _drop_done(queue: deque[tuple[float, _Futures]]) -> None:
+    """From the front: each future is looked at once when it is done, however long others wait."""
+    while queue:
+        futures = queue[0][1]
+        while futures and futures[-1].done():
+            futures.pop()
+        if futures:
+            return
+        queue.popleft()
+
+
+def _fail(futures: _Futures, what: str, seconds: float) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_exception(late(what, seconds))
 
 
 def check_seconds(seconds: object, option: str = "timeout") -> None:

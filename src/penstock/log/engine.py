@@ -6,6 +6,7 @@ import asyncio
 import logging
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
@@ -16,7 +17,7 @@ from penstock.log.open_topic import OpenTopic, Surroundings
 from penstock.log.receipts import PublishedRow, Receipt
 from penstock.log.topic import TopicConfig
 from penstock.log.topics import Topics
-from penstock.log.waiting import CommitWaiters, call_soon, set_done
+from penstock.log.waiting import CommitWaiters, call_soon, runs_here, set_done
 
 if TYPE_CHECKING:
     from penstock.log.producer import Producer
@@ -121,8 +122,16 @@ class Engine:
         await done
 
     def _on_commit(self, topic: OpenTopic, done: Sequence[Receipt | PublishedRow]) -> None:
-        """On the worker: wake the loop, once for all that was committed together."""
-        call_soon(self.around.loop, lambda: self._committed(topic, done))
+        """On the worker: tell the loop, once for all that was committed together.
+
+        A worker on the loop itself has nobody to wake.
+        """
+        loop = self.around.loop
+        tell = partial(self._committed, topic, done)
+        if runs_here(loop):
+            loop.call_soon(tell)
+        else:
+            call_soon(loop, tell)
 
     def _committed(self, topic: OpenTopic, done: Sequence[Receipt | PublishedRow]) -> None:
         topic.note_commits()

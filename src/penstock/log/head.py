@@ -12,7 +12,7 @@ import struct
 from typing import NamedTuple
 
 from penstock.errors import KeyNotFound
-from penstock.log.slots import FIRST_GENERATION, SlottedFile
+from penstock.log.slots import FIRST_GENERATION, Slot, SlottedFile
 from penstock.stores.base import PersistentBackingStore
 
 _FIELDS = struct.Struct("<QQQQQqIII")
@@ -71,6 +71,8 @@ class HeadFile:
     def __init__(self, store: PersistentBackingStore, key: str) -> None:
         self._store = store
         self._slots = SlottedFile(store, key, b"HEAD")
+        self._parsed: tuple[Slot | None, Head] = (None, Head())
+        """A sound slot and the head that it has."""
         self.key = key
 
     def read(self) -> Head | None:
@@ -86,22 +88,29 @@ class HeadFile:
             slot = self._slots.read()
         except KeyNotFound:
             return None, False
+        parsed, head = self._parsed
+        if slot is parsed:
+            return head, False
         fields, more = slot.payload[: _FIELDS.size], slot.payload[_FIELDS.size :]
         if len(fields) < _FIELDS.size or len(more) not in _MORE_BYTES:
             return None, bool(slot.damaged or slot.generation)
         epoch, start = _BOTH.unpack(more.ljust(_BOTH.size, b"\0"))
         head = Head._make((*_FIELDS.unpack(fields), epoch, start, slot.generation))
+        if not slot.damaged:
+            self._parsed = (slot, head)
         return head, bool(slot.damaged)
 
     def write(self, head: Head) -> Head:
         """Write the head as the next generation and return it; not synced."""
         assert head.durable_offset <= head.next_offset, "never more durable than written"
         assert head.durable_position <= head.position, "never more durable than written"
-        written = head._replace(generation=max(head.generation + 1, FIRST_GENERATION))
+        # The generation is the last field; to replace it by name takes four times as long.
+        written = Head._make((*head[:-1], max(head.generation + 1, FIRST_GENERATION)))
         more = _BOTH.pack(written.epoch, written.start)
         if not written.start:
             more = _EPOCH.pack(written.epoch) if written.epoch else b""
-        self._slots.write(written.generation, _FIELDS.pack(*written[:-3]) + more)
+        slot = self._slots.write(written.generation, _FIELDS.pack(*written[:-3]) + more)
+        self._parsed = (slot, written)
         return written
 
     def write_durably(self, head: Head) -> Head:

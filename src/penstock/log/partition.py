@@ -88,6 +88,7 @@ class PartitionLog:
         self._writing = False
         self._head = Head()
         self._log_id = b""
+        self._open_segment = (-1, "")
         self._index = IndexBuilder()
         self.rolls = 0
         self.syncs = Histogram()
@@ -326,7 +327,7 @@ class PartitionLog:
         base_offsets = [writing.add(entry, self._index) for entry in drafts]
         key = self._segment_key(head)
         self._write(key, head.position, writing.buffers)
-        moved = writing.head
+        moved = writing.head()
         if sync:
             self._sync_entries(key)
             moved = moved.synced()
@@ -336,19 +337,17 @@ class PartitionLog:
 
     def _write(self, key: str, position: int, buffers: Sequence[Buffer]) -> None:
         """Write behind the head; from here on every failure poisons."""
-        with self._unless_busy():
+        try:
             self._store.write_at(key, position, buffers)
+        except BusyError as cause:
+            self._note_busy(cause)
+            raise
         self._writing = True
 
-    @contextmanager
-    def _unless_busy(self) -> Iterator[None]:
-        """Around a change that can be made again when it is known not to have happened."""
-        try:
-            yield
-        except BusyError as cause:
-            # A busy file (SQLite) was not written. A server that did not answer may still write.
-            self._writing = self._writing or "file" not in cause.fields
-            raise
+    def _note_busy(self, cause: BusyError) -> None:
+        """A change can be made again when it is known not to have happened."""
+        # A busy file (SQLite) was not written. A server that did not answer may still write.
+        self._writing = self._writing or "file" not in cause.fields
 
     def _take_over(self) -> Head:
         """The present head; bytes that a dead writer left behind it are cut off."""
@@ -400,7 +399,8 @@ class PartitionLog:
         self._write(key, head.position, writing.buffers)
         self._store.sync(key)
         # Durable so that a stale head never points at a segment that retention removed.
-        rolled = self._head_file.write_durably(after_end(writing.head, writing.head.checksum))
+        sealed = writing.head()
+        rolled = self._head_file.write_durably(after_end(sealed, sealed.checksum))
         self._index = IndexBuilder()
         self.rolls += 1
         return rolled
@@ -408,9 +408,12 @@ class PartitionLog:
     def _sync(self) -> Head:
         head = self._take_over()
         if head.durable_offset < head.next_offset:
-            with self._unless_busy():
+            try:
                 self._sync_entries(self._segment_key(head))
                 self._head = self._head_file.write(head.synced())
+            except BusyError as cause:
+                self._note_busy(cause)
+                raise
         return self._head
 
     def _sync_entries(self, key: str) -> None:
@@ -435,7 +438,11 @@ class PartitionLog:
         return SegmentStart(self._log_id, self.keys.partition, 0, self.keys.topic).draft()
 
     def _segment_key(self, head: Head) -> str:
-        return self.keys.log(SegmentName(head.segment_base))
+        base, key = self._open_segment
+        if base != head.segment_base:
+            key = self.keys.log(SegmentName(head.segment_base))
+            self._open_segment = (head.segment_base, key)
+        return key
 
     def _new_log_id(self) -> bytes:
         return self._system.random.randbytes(LOG_ID_BYTES)

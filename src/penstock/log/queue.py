@@ -25,6 +25,7 @@ from penstock.log.epoch_replay import replayed
 from penstock.log.event_log import LogEvents
 from penstock.log.inlet import QueueInlet
 from penstock.log.journal import LogJournal
+from penstock.log.loop_worker import CommitOn, check_commit_on, worker_on
 from penstock.log.maintenance import MaintenanceReport
 from penstock.log.open_topic import OpenTopic, Surroundings
 from penstock.log.places import Position, resolve
@@ -62,6 +63,14 @@ class WalMessageQueue(QueueProducers, QueueInlet):
     :meth:`publish_nowait` may be called from other threads. After ``fork()`` the child must open
     its own.
 
+    Records are committed by a thread of the queue, so that a slow disk never stops the event loop.
+    With ``commit_on="loop"`` the loop's own thread writes and syncs, at the end of the turn in which
+    the records came: that saves two changes of threads for each commit, which on a fast disk take
+    longer than the sync, and the loop stands still for as long as the disk, or another process that
+    holds the partition, takes. For programs with nothing else to do meanwhile: loaders, workers.
+    What is acknowledged is as safe as ever; what nobody waited for is lost when the loop ends
+    before the queue is closed.
+
     Sealed segments move to ``tier``, and the subscribers' offsets are kept in ``offsets``, when
     these stores are named. All processes must name the same ones.
     """
@@ -75,10 +84,14 @@ class WalMessageQueue(QueueProducers, QueueInlet):
         offsets: PersistentBackingStore | str | None = None,
         auto_create: bool = True,
         read_only: bool = False,
+        commit_on: CommitOn = "thread",
         tail_cache_bytes: int = TAIL_CACHE_BYTES,
         maintenance_interval: float | None = MAINTENANCE_INTERVAL_SECONDS,
         system: System | None = None,
     ) -> None:
+        # Settings first: what is wrong with them is told before a store is opened.
+        self._defaults = (defaults or TopicConfig()).check()
+        self._commit_on = check_commit_on(commit_on)
         self._system = system or System()
         self._owned: list[PersistentBackingStore] = []
         try:
@@ -89,7 +102,6 @@ class WalMessageQueue(QueueProducers, QueueInlet):
         except BaseException:
             self._close_owned()
             raise
-        self._defaults = (defaults or TopicConfig()).check()
         self._auto_create = auto_create
         self._read_only = read_only
         self._tail_cache_bytes = tail_cache_bytes
@@ -112,17 +124,18 @@ class WalMessageQueue(QueueProducers, QueueInlet):
         await self.close()
 
     async def open(self) -> None:
-        """Start the threads. Topics are opened, and their tails checked, on first use."""
+        """Start what runs in the background. Topics are opened, and their tails checked, on first use."""
         self._check()
         if self._running is not None:
             return
+        loop = asyncio.get_running_loop()
         around = Surroundings(
             store=self.store,
             tier=self.tier,
             offsets=self.offsets,
             system=self._system,
-            worker=self._system.worker("penstock-commit"),
-            loop=asyncio.get_running_loop(),
+            worker=worker_on(self._commit_on, "penstock-commit", self._system, loop),
+            loop=loop,
             tail_cache_bytes=self._tail_cache_bytes,
             read_only=self._read_only,
         )

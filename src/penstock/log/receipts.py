@@ -35,6 +35,8 @@ class BatchAcknowledgement:
 
 def combined(topic: str, receipts: Sequence[Receipt]) -> BatchAcknowledgement:
     """One acknowledgement for several batches."""
+    if len(receipts) == 1:
+        return receipts[0].acknowledgement()
     ranges: dict[int, tuple[int, int]] = {}
     for receipt in receipts:
         for partition, (first, end) in receipt.acknowledgement().ranges.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from penstock.errors import BufferFull, RecordTooLarge, RetentionFull
+from penstock.errors import BufferFull, RecordTooLarge, RetentionFull, StoreFailed
 
 
 def record_too_large(topic: str, size: int, limit: int) -> RecordTooLarge:
@@ -35,6 +35,18 @@ def retention_full(topic: str) -> RetentionFull:
         "subscribers have consumed some, or the limit is raised",
         topic=topic,
     )
+
+
+def interrupted(topic: str, cause: BaseException) -> StoreFailed:
+    """The commit did not come to its end, as the program was told to end."""
+    failure = StoreFailed(
+        f"a commit of {topic!r} was interrupted by {type(cause).__name__}: its records may or may not "
+        "be in the log",
+        operation="commit",
+        topic=topic,
+    )
+    failure.__cause__ = cause
+    return failure
 
 
 def let_go(error: BaseException) -> None:

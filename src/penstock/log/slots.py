@@ -48,11 +48,24 @@ class SlottedFile:
         self._store = store
         self._magic = magic
         self._place = crc32c(key.encode())
+        # The bytes of the file as they were last seen or written, and their newest slot: one
+        # value, as threads may read side by side. The same bytes need not be parsed again.
+        self._known = (b"", NO_SLOT)
         self.key = key
 
     def read(self) -> Slot:
-        """The newest sound slot; generation 0 when none was ever written or none is sound."""
+        """The newest sound slot; generation 0 when none was ever written or none is sound.
+
+        It is the same object for as long as the file has the same bytes.
+        """
         data = self._store.read(self.key, 0, 2 * SLOT_BYTES)
+        known, slot = self._known
+        if data != known:
+            slot = self._newest_of(data)
+            self._known = (data, slot)
+        return slot
+
+    def _newest_of(self, data: bytes) -> Slot:
         first, second = self._parse(data[:SLOT_BYTES]), self._parse(data[SLOT_BYTES:])
         if first and second and first.generation and second.generation:
             return max(first, second)
@@ -68,13 +81,29 @@ class SlottedFile:
             damaged += slots.count(NO_SLOT)
         return newest._replace(damaged=damaged)
 
-    def write(self, generation: int, payload: bytes) -> None:
-        """Write the slot of this generation; durable only after a sync of the key."""
+    def write(self, generation: int, payload: bytes) -> Slot:
+        """Write the slot of this generation; durable only after a sync of the key.
+
+        Returns what :meth:`read` returns while nobody else writes and the other slot is sound.
+        """
+        slot = Slot(generation, payload, 0)
         if generation <= FIRST_GENERATION:
-            self._store.write_at(self.key, 0, [self.first(payload)])
+            whole = self.first(payload)
+            self._store.write_at(self.key, 0, [whole])
+            self._known = (whole, slot)
         else:
-            slot = self._pack(generation, payload)
-            self._store.write_at(self.key, generation % 2 * SLOT_BYTES, [slot])
+            packed = self._pack(generation, payload)
+            self._store.write_at(self.key, generation % 2 * SLOT_BYTES, [packed])
+            self._expect(packed, slot)
+        return slot
+
+    def _expect(self, packed: bytes, slot: Slot) -> None:
+        """Know what the file has now, if the other slot was sound and is older."""
+        known, before = self._known
+        if before.damaged or not 0 < before.generation < slot.generation:
+            return
+        other = known[SLOT_BYTES:] if slot.generation % 2 == 0 else known[:SLOT_BYTES]
+        self._known = (packed + other if slot.generation % 2 == 0 else other + packed, slot)
 
     def first(self, payload: bytes) -> bytes:
         """The whole file at first: the payload stands in both slots, as generations 1 and 2."""

@@ -16,7 +16,7 @@ OnCommit = Callable[[OpenTopic, Sequence[Receipt | PublishedRow]], None]
 
 
 class Topics:
-    """Topics by name. Lives on the queue's event loop; the disk is touched in threads."""
+    """Topics by name. Lives on the queue's event loop; they are opened in threads."""
 
     def __init__(
         self,

@@ -63,6 +63,11 @@ def end(at_work: set[asyncio.Future[Any]], work: asyncio.Future[Any]) -> None:
         work.exception()
 
 
+def runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether this thread runs the loop now. It costs less than to be told by an error that none runs."""
+    return asyncio._get_running_loop() is loop
+
+
 def call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
     """Run on the loop from another thread; a loop that is closed has nobody left to tell."""
     with suppress(RuntimeError):

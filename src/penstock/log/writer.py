@@ -12,6 +12,7 @@ from penstock.errors import (
     DeadlineExceeded,
     PenstockError,
     RetentionFull,
+    UsageError,
 )
 from penstock.log.batch import Batch, Item, Parcel, gather
 from penstock.log.checks import largest_record, record_size
@@ -27,7 +28,7 @@ from penstock.log.receipts import (
     Receipt,
     was_told,
 )
-from penstock.log.refusals import buffer_full, record_too_large, retention_full
+from penstock.log.refusals import buffer_full, interrupted, record_too_large, retention_full
 from penstock.log.tail import TailCache
 from penstock.log.topic import FsyncPolicy, TopicConfig
 from penstock.system import Job, System, Worker
@@ -232,16 +233,22 @@ class TopicWriter(TopicInlet):
         if config.linger_ms and not full:
             if not self._scheduled:
                 self._scheduled = self._lingering = True
-                self._worker.submit_after(config.linger_ms / 1000, self.commit)
-            if self._stopped:
-                self._fail_late()
+                self._ask(partial(self._worker.submit_after, config.linger_ms / 1000))
             return
         self._submit()
 
     def _submit(self) -> None:
         self._scheduled = True
         self._lingering = False
-        self._worker.submit(self.commit)
+        self._ask(self._worker.submit)
+
+    def _ask(self, submit: Callable[[Job], None]) -> None:
+        try:
+            submit(self.commit)
+        except UsageError as ended:
+            # The loop that would commit is gone for good.
+            self.refuse_from_now_on(ended)
+            raise
         if self._stopped:
             self._fail_late()
 
@@ -257,17 +264,30 @@ class TopicWriter(TopicInlet):
         batches = self._gather(self._take_all(), receipt)
         self._committing_bytes = sum(batch.size for batch in batches)
         self._set_room()
-        if batches:
-            self.commits += 1
-            try:
-                self._commit_batches(batches)
-            except Exception as error:
-                # No memory, no thread: what was not written fails, and the worker lives on.
-                self._fail_rest(batches, error)
+        interruption = self._try_batches(batches) if batches else None
         self._committing_bytes = 0
         self._set_room()
         self._look_after_rolls()
         self._finish(receipt, batches)
+        if interruption is not None:
+            raise interruption
+
+    def _try_batches(self, batches: Sequence[Batch]) -> BaseException | None:
+        """Write the batches; what was not written fails, and the worker lives on.
+
+        Returns what must go on its way when the publishers know: on a loop that commits, a signal
+        may end the program in the middle.
+        """
+        self.commits += 1
+        try:
+            self._commit_batches(batches)
+        except Exception as error:
+            # No memory, no thread.
+            self._fail_rest(batches, error)
+        except BaseException as interruption:
+            self._fail_rest(batches, interrupted(self.topic, interruption))
+            return interruption
+        return None
 
     def _look_after_rolls(self) -> None:
         """Let retention look whenever a segment was sealed, before more is acknowledged."""

@@ -48,8 +48,9 @@ ADVICE = {
 class _Unchanged(NamedTuple):
     """What is known of a folder while one thread alone changes what is in it."""
 
-    thread: int
-    sizes: dict[Handle, int]
+    folder: str
+    known: dict[str, tuple[Handle, int]]
+    """Of some keys in it, the file and its size."""
 
 
 def _handles_max() -> int:
@@ -91,7 +92,8 @@ class DirectoryStore(PersistentBackingStore):
         self._mutex = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
         self._folders = Folders(self._files, self.path)
-        self._unchanged: dict[str, _Unchanged] = {}
+        self._unchanged: dict[int, _Unchanged] = {}
+        """Of a thread, what nobody else changes now."""
         self._closed = False
         self._reads = self._writes = self._syncs = self._deletes = 0
         self._bytes_read = self._bytes_written = 0
@@ -124,7 +126,7 @@ class DirectoryStore(PersistentBackingStore):
                 with suppress(OSError):
                     self._files.unlink(temporary)
             self._fail("write", key, cause)
-        self._handles.forget(key)
+        self._forget(key)
         self._writes += 1
         self._bytes_written += len(data)
 
@@ -154,7 +156,7 @@ class DirectoryStore(PersistentBackingStore):
             return
         except OSError as cause:
             self._fail("delete", key, cause)
-        self._handles.forget(key)
+        self._forget(key)
         self._deletes += 1
 
     def list(self, prefix: str = "") -> list[str]:
@@ -212,10 +214,10 @@ class DirectoryStore(PersistentBackingStore):
                 raise InvalidOption(f"position {position} is outside 0..{size} of {key}")
             self._files.write(handle.descriptor, buffers, position)
         except OSError as cause:
-            self._forget_sizes(key)
+            self._forget_all()
             self._fail("write", key, cause)
         written = sum(map(len, buffers))
-        self._note_size(key, handle, max(size, position + written))
+        self._note(key, handle, max(size, position + written))
         self._writes += 1
         self._bytes_written += written
 
@@ -227,9 +229,9 @@ class DirectoryStore(PersistentBackingStore):
                 raise InvalidOption(f"size {size} is outside 0..{present} of {key}")
             self._files.truncate(handle.descriptor, size)
         except OSError as cause:
-            self._forget_sizes(key)
+            self._forget_all()
             self._fail("truncate", key, cause)
-        self._note_size(key, handle, size)
+        self._note(key, handle, size)
 
     def sync(self, key: str) -> None:
         self._syncs += 1
@@ -245,8 +247,7 @@ class DirectoryStore(PersistentBackingStore):
     @contextmanager
     def lock(self, key: str, timeout: float) -> Iterator[None]:
         # flock is per open file, which the threads of a process share: they need their own lock.
-        with self._mutex:
-            mutex = self._locks.setdefault(key, threading.Lock())
+        mutex = self._locks.get(key) or self._make_lock(key)
         deadline = self._system.clock.monotonic() + timeout
         if not mutex.acquire(timeout=max(0.0, timeout)):
             raise self._lock_timeout(key, timeout)
@@ -261,11 +262,13 @@ class DirectoryStore(PersistentBackingStore):
 
     @contextmanager
     def unchanged_by_others(self, folder: str) -> Iterator[None]:
-        self._unchanged[folder] = _Unchanged(get_ident(), {})
+        me = get_ident()
+        assert me not in self._unchanged, "a thread has one folder at a time"
+        self._unchanged[me] = _Unchanged(folder, {})
         try:
             yield
         finally:
-            del self._unchanged[folder]
+            del self._unchanged[me]
 
     def watch(self) -> Watch | None:
         return self._files.watch()
@@ -313,32 +316,42 @@ class DirectoryStore(PersistentBackingStore):
 
     def _current(self, key: str, *, create: bool = False) -> tuple[Handle, int]:
         """A handle of the file that the key names now, and its size."""
+        mine = self._mine()
+        if mine is not None and key in mine.known:
+            return mine.known[key]
         handle = self._handles.get(key) or self._open(key, create=create)
-        sizes = self._sizes(key)
-        if sizes is not None and handle in sizes:
-            return handle, sizes[handle]
         status = self._files.status(handle.descriptor)
         if status.links == 0:
             # Deleted or replaced, perhaps by another process.
             self._handles.forget(key)
             handle = self._open(key, create=create)
             status = self._files.status(handle.descriptor)
-        if sizes is not None:
-            sizes[handle] = status.size
+        self._note(key, handle, status.size)
         return handle, status.size
 
-    def _sizes(self, key: str) -> dict[Handle, int] | None:
-        """Of files in the folder of the key that only this thread changes now; None of any other."""
-        found = self._unchanged.get(key.rpartition("/")[0]) if self._unchanged else None
-        return found.sizes if found is not None and found.thread == get_ident() else None
+    def _mine(self) -> _Unchanged | None:
+        """The folder that only this thread changes now."""
+        return self._unchanged.get(get_ident()) if self._unchanged else None
 
-    def _note_size(self, key: str, handle: Handle, size: int) -> None:
-        if (sizes := self._sizes(key)) is not None:
-            sizes[handle] = size
+    def _note(self, key: str, handle: Handle, size: int) -> None:
+        """Remember it, if only this thread changes files in the folder of the key now."""
+        mine = self._mine()
+        if mine is not None and (key in mine.known or key.rpartition("/")[0] == mine.folder):
+            mine.known[key] = (handle, size)
 
-    def _forget_sizes(self, key: str) -> None:
-        if (sizes := self._sizes(key)) is not None:
-            sizes.clear()
+    def _forget_all(self) -> None:
+        if mine := self._mine():
+            mine.known.clear()
+
+    def _forget(self, key: str) -> None:
+        """The key names another file now, or none."""
+        self._handles.forget(key)
+        if mine := self._mine():
+            mine.known.pop(key, None)
+
+    def _make_lock(self, key: str) -> threading.Lock:
+        with self._mutex:
+            return self._locks.setdefault(key, threading.Lock())
 
     def _open(self, key: str, *, create: bool) -> Handle:
         path = self._path(key)
