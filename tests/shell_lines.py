@@ -1,7 +1,8 @@
-"""Lines of shell in the documents: each is checked by what it is, and none is run.
+"""Lines of shell in the documents: where they stand, and a check of each by what it is.
 
 ``penstock`` lines go through the real parser, ``make`` names a target, ``python`` a program or a module,
-``pip`` extras that there are. :class:`Unknown` is raised for every other program.
+``pip`` extras that there are. :class:`Unknown` is raised for every other program. The check runs nothing, and so also
+does for lines that no test can run. Most are run as well: see tests/shell_kinds.py and tests/shell_runner.py.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ import tomllib
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from tests.snippets import ROOT
+from tests.snippets import ROOT, Block, blocks_of
 
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
+RUN_ELSEWHERE = {"docs/cli.md": "tests/cli/test_cli_page.py"}
+"""Pages whose console blocks are run by that file."""
 OURS = {"benchmarks", "examples", "penstock", "tests"}
 """Packages that are here without being installed by a page."""
 BETWEEN = {"&&", "||", ";", "|"}
@@ -40,6 +45,21 @@ class Wrong(Exception):
 
 class Unknown(Exception):
     """Nothing here can check a line of this program."""
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def typed(page: str, text: str) -> list[Block]:
+    """The blocks of shell, and what is typed in those that show a terminal."""
+    found = blocks_of(text, "sh")
+    if page in RUN_ELSEWHERE:
+        return found
+    for one in blocks_of(text, "console"):
+        lines = [line[2:] if line.startswith("$ ") else "" for line in one.code.split("\n")]
+        found.append(Block("\n".join(lines), one.line, one.skipped_because))
+    return sorted(found, key=lambda one: one.line)
 
 
 def lines_of(code: str) -> Iterator[tuple[int, str]]:
@@ -69,6 +89,13 @@ def commands_of(line: str) -> Iterator[list[str]]:
         elif token not in REDIRECTIONS and before not in REDIRECTIONS:
             words.append(token)
     yield words
+
+
+def bare(words: list[str]) -> list[str]:
+    """A command without the variables before it, and with no word of where its program is."""
+    while words and _ASSIGNMENT.fullmatch(words[0]):
+        words = words[1:]
+    return [words[0].removeprefix(".venv/bin/"), *words[1:]] if words else []
 
 
 @cache
@@ -178,7 +205,7 @@ class Page:
                 parse(rest)
             case "make":
                 _check_make(rest)
-            case "python":
+            case "python" | "python3":
                 self._python(rest, developing=developing)
             case "pip":
                 self._pip(rest)

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 JARS = {"3.12": "3.12.1-1.5.10", "3.13": "3.13.5-1.5.12"}
 INSIDE = "org/bytedeco/cpython/linux-x86_64"
 PACKAGES = [
+    "asyncpg", "boto3", "moto[server]", "obstore",
     "crc32c", "msgspec", "numpy", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis",
     "cronsim", "lz4", "opentelemetry-api", "opentelemetry-sdk", "prometheus-client", "pyarrow", "pydantic",
     "pydantic-settings", "rich", "typer", "zstandard",

@@ -1,69 +1,78 @@
 """Every line of shell in the documents names commands, options, targets, files and extras that there are.
 
-Nothing is run: see tests/shell_lines.py. A line that cannot be checked is excused by the reason above its block,
-``<!-- not executed: needs a cluster -->``; the other lines of that block are checked all the same.
+That is checked here without running them, see tests/shell_lines.py, so it holds for lines too that no test can run.
+tests/test_shell_pages.py runs the others. A line that is not run is one of a kind that tests/shell_kinds.py names with
+its reason, and the page says so above the block: ``<!-- not executed: tests/test_tour.py does it -->``.
 """
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from contextlib import suppress
+from fnmatch import fnmatchcase
 
 import pytest
 
 pytest.importorskip("typer", reason="the command needs: pip install 'penstock[cli]'")
 pytest.importorskip("pydantic_settings", reason="settings need: pip install 'penstock[config]'")
 
-from tests.shell_lines import Page, Unknown, Wrong, commands_of, lines_of
-from tests.snippets import FENCE, ROOT, Block, blocks_of
+from tests.shell_kinds import LEFT, RUN, SERVERS, Left, Undecided, left_out
+from tests.shell_lines import (
+    PAGES,
+    Page,
+    Unknown,
+    Wrong,
+    bare,
+    commands_of,
+    lines_of,
+    name_of,
+    typed,
+)
+from tests.snippets import FENCE, ROOT, Block
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
-RUN_ELSEWHERE = {"docs/cli.md": "tests/cli/test_cli_page.py"}
-"""Pages whose console blocks are run, by that file."""
 PROGRAMS = re.compile(
     r"^(\$ |(\.venv/bin/)?(cd|export|git|kubectl|make|penstock|pip|python|spark-submit) [-.\w'/])"
 )
 """How a line begins that is meant to be typed."""
 
 
-def name_of(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
-def typed(page: str, text: str) -> list[Block]:
-    """The blocks of shell, and what is typed in those that show a terminal."""
-    found = blocks_of(text, "sh")
-    if page in RUN_ELSEWHERE:
-        return found
-    for one in blocks_of(text, "console"):
-        lines = [line[2:] if line.startswith("$ ") else "" for line in one.code.split("\n")]
-        found.append(Block("\n".join(lines), one.line, one.skipped_because))
-    return sorted(found, key=lambda one: one.line)
-
-
 def complaints(page: str, text: str) -> list[str]:
     """What is wrong with the blocks of a page."""
-    wrong: list[str] = []
     checker = Page()
-    for block in typed(page, text):
-        excused = False
-        if block.skipped_because == "":
-            wrong.append(f"{page}:{block.line}: give the reason")
-        for number, line in lines_of(block.code):
-            place = f"{page}:{block.line + number}"
-            try:
+    return [one for block in typed(page, text) for one in _of_block(page, block, checker)]
+
+
+def _of_block(page: str, block: Block, checker: Page) -> list[str]:
+    wrong: list[str] = []
+    left: list[Left] = []
+    for number, line in lines_of(block.code):
+        place = f"{page}:{block.line + number}"
+        try:
+            left += left_out(line)
+            with suppress(Unknown):  # what cannot be checked is run, or is left out with a reason
                 checker.check(line)
-            except Wrong as one:
-                wrong.append(f"{place}: {one}: {line}")
-            except Unknown as one:
-                excused = True
-                if block.skipped_because is None:
-                    wrong.append(f"{place}: say above the block why {one} is not executed: {line}")
-        if block.skipped_because is not None and not excused:
-            wrong.append(f"{page}:{block.line}: every line is understood: no reason is needed")
-    reasons = " ".join(one.skipped_because or "" for one in typed(page, text))
-    named = re.findall(r"tests/\S+\.py", reasons)
-    return wrong + [f"{page}: there is no {one}" for one in named if not (ROOT / one).is_file()]
+        except Wrong as one:
+            wrong.append(f"{place}: {one}: {line}")
+        except Undecided as one:
+            wrong.append(f"{place}: tests/shell_kinds.py has to say whether this is run: {one}")
+    return wrong + [f"{page}:{block.line}: {one}" for one in _of_reason(block, left)]
+
+
+def _of_reason(block: Block, left: list[Left]) -> list[str]:
+    """What is wrong with what stands above a block."""
+    said = block.skipped_because
+    if said == "":
+        return ["give the reason"]
+    if said is not None and not left:
+        return ["every line is run: no reason is needed"]
+    named = re.findall(r"tests/\S+\.py", said or "")
+    wrong = [f"there is no {one}" for one in named if not (ROOT / one).is_file()]
+    wrong += [
+        f"say above the block that {one.pattern} is not executed: {one.because}; {one.file}"
+        for one in left
+        if said is None or one.file not in said
+    ]
+    return wrong
 
 
 def untagged(text: str) -> list[str]:
@@ -183,23 +192,30 @@ def test_a_line_that_goes_on_is_one_and_comments_are_none():
     assert list(commands_of(lines[0][1])) == [["penstock", "topic", "list"]]
 
 
-REASON = "<!-- not executed: needs a cluster -->\n"
+REASON = "<!-- not executed: needs a cluster; tests/spark/test_kubernetes.py does it -->\n"
+POD = "kubectl apply -f deploy/kubernetes/spark.yaml\n"
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("```sh\nmake lint\nmake tests\n```\n", "page:3: the Makefile has no target tests"),
-        ("```sh\nkubectl get pods\n```\n", "page:2: say above the block why kubectl"),
-        (f"{REASON}```sh\nkubectl get pods\nmake tests\n```\n", "no target tests"),
-        (f"{REASON}```sh\nmake lint\n```\n", "no reason is needed"),
-        ("<!-- not executed: -->\n```sh\nkubectl get pods\n```\n", "give the reason"),
+        ("```sh\npenstock --version\nmake tests\n```\n", "page:3: tests/shell_kinds.py has to say"),
+        ("```sh\nrm -rf data\n```\n", "page:2: tests/shell_kinds.py has to say"),
+        ("```sh\ncd a && rm -rf data\n```\n", "page:2: tests/shell_kinds.py has to say"),
+        (f"```sh\n{POD}```\n", "page:2: say above the block that kubectl apply * is not executed"),
         (
-            "<!-- not executed: x; tests/none.py does it -->\n```sh\nkubectl\n```\n",
+            f"<!-- not executed: a cluster -->\n```sh\n{POD}```\n",
+            "page:3: say above the block that kubectl apply * is not executed",
+        ),
+        (f"{REASON}```sh\n{POD}penstock topic lst\n```\n", "page:4: penstock: No such command"),
+        (f"{REASON}```sh\npenstock --version\n```\n", "page:3: every line is run: no reason"),
+        (f"<!-- not executed: -->\n```sh\n{POD}```\n", "page:3: give the reason"),
+        (
+            "<!-- not executed: x; tests/none.py does it -->\n```sh\nmake torture\n```\n",
             "no tests/none.py",
         ),
-        ("```console\n$ make tests\nmake of what is shown\n```\n", "no target tests"),
-        ("- item\n\n    ```sh\n    make tests\n    ```\n", "no target tests"),
+        ("```console\n$ penstock lst\npenstock of what is shown\n```\n", "No such command 'lst'"),
+        ("- item\n\n    ```sh\n    penstock lst\n    ```\n", "No such command 'lst'"),
     ],
 )
 def test_what_is_wrong_with_a_page_is_told_with_its_line(text, said):
@@ -208,7 +224,23 @@ def test_what_is_wrong_with_a_page_is_told_with_its_line(text, said):
 
 
 def test_a_reason_excuses_its_block():
-    assert complaints("page", f"{REASON}```sh\nkubectl get pods\nmake lint\n```\n") == []
+    assert complaints("page", f"{REASON}```sh\n{POD}penstock --version\n```\n") == []
+
+
+@pytest.mark.parametrize("one", LEFT, ids=lambda one: one.pattern)
+def test_what_is_left_out_has_a_reason_and_who_does_it_is_there(one):
+    assert one.because
+    if one.done_by:
+        assert one.done_by.partition("::")[2] in (ROOT / one.file).read_text(encoding="utf-8")
+
+
+def test_every_kind_is_in_a_page():
+    """A pattern that nothing fits any more would hide the next line that does."""
+    pages = [(name_of(page), page.read_text(encoding="utf-8")) for page in WITH_SHELL]
+    lines = [line for page in pages for block in typed(*page) for _, line in lines_of(block.code)]
+    commands = [" ".join(bare(words)) for line in lines for words in commands_of(line)]
+    patterns = [*RUN, *SERVERS, *(one.pattern for one in LEFT)]
+    assert [one for one in patterns if not any(fnmatchcase(each, one) for each in commands)] == []
 
 
 def test_commands_in_other_blocks_are_found():
