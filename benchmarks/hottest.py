@@ -97,7 +97,7 @@ DONE = {
     "inotify.py close": "once, at the end of a run: the kernel waits until nobody looks at the watch any more",
     "system.py try_lock": "tried once for each append, as other processes may write to the same log",
     "dispatch.py succeed": "counts of the handler and of its breaker: a few attributes for each event",
-    "handover.py __len__": "nothing yet: it adds up what waits of each class, for each call",
+    "handover.py __len__": "a count that is kept, for each call; it was added up over the classes before",
     "agenda.py add": "an entry of a heap for each message that is to come",
     "consumers.py advance": "once for a batch of up to 1,024 entries",
     "typing.py cast": "once for a batch of up to 1,024 entries",

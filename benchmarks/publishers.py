@@ -7,12 +7,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Literal
 
 from benchmarks.model import Load, Meter, Sample
 from penstock import FsyncPolicy, Receipt, TopicConfig, WalMessageQueue
 
 TOPIC = "bench"
 NEVER_MS = 3_600_000
+CommitOn = Literal["thread", "loop"]
 
 EVERY_MESSAGE = TopicConfig(fsync=FsyncPolicy.EVERY_MESSAGE)
 EVERY_100 = TopicConfig(fsync=FsyncPolicy.EVERY_N_MESSAGES)
@@ -22,25 +24,33 @@ NO_SYNC = TopicConfig(fsync=FsyncPolicy.TIMED, fsync_interval_ms=NEVER_MS)
 
 
 @asynccontextmanager
-async def opened(folder: Path, config: TopicConfig) -> AsyncIterator[WalMessageQueue]:
+async def opened(
+    folder: Path, config: TopicConfig, commit_on: CommitOn = "thread"
+) -> AsyncIterator[WalMessageQueue]:
     """A queue with the topic open."""
-    async with WalMessageQueue(folder) as queue:
+    async with WalMessageQueue(folder, commit_on=commit_on) as queue:
         await queue.create_topic(TOPIC, config)
         yield queue
 
 
 def publish_many(
-    folder: Path, load: Load, config: TopicConfig, *, in_flight: int = 1, flush: bool = False
+    folder: Path,
+    load: Load,
+    config: TopicConfig,
+    *,
+    in_flight: int = 1,
+    flush: bool = False,
+    commit_on: CommitOn = "thread",
 ) -> Sample:
     """``publish_many`` of a block, awaited; ``in_flight`` calls at the same time."""
-    return asyncio.run(_publish_many(folder, load, config, in_flight, flush))
+    return asyncio.run(_publish_many(folder, load, config, in_flight, flush, commit_on))
 
 
 async def _publish_many(
-    folder: Path, load: Load, config: TopicConfig, in_flight: int, flush: bool
+    folder: Path, load: Load, config: TopicConfig, in_flight: int, flush: bool, commit_on: CommitOn
 ) -> Sample:
     values = load.values()
-    async with opened(folder, config) as queue:
+    async with opened(folder, config, commit_on) as queue:
         await queue.publish_many(TOPIC, values)
         watch = _Watch(queue, load)
 
@@ -54,17 +64,23 @@ async def _publish_many(
 
 
 def publish_nowait(
-    folder: Path, load: Load, config: TopicConfig, *, window: int = 32, flush: bool = False
+    folder: Path,
+    load: Load,
+    config: TopicConfig,
+    *,
+    window: int = 32,
+    flush: bool = False,
+    commit_on: CommitOn = "thread",
 ) -> Sample:
     """``publish_nowait`` of single records in a loop, at most ``window`` blocks ahead."""
-    return asyncio.run(_publish_nowait(folder, load, config, window, flush))
+    return asyncio.run(_publish_nowait(folder, load, config, window, flush, commit_on))
 
 
 async def _publish_nowait(
-    folder: Path, load: Load, config: TopicConfig, window: int, flush: bool
+    folder: Path, load: Load, config: TopicConfig, window: int, flush: bool, commit_on: CommitOn
 ) -> Sample:
     values = load.values()
-    async with opened(folder, config) as queue:
+    async with opened(folder, config, commit_on) as queue:
         await queue.publish_many(TOPIC, values)
         publish = queue.publish_nowait
         receipts: deque[Receipt] = deque()
@@ -83,14 +99,23 @@ async def _publish_nowait(
         return await watch.sample(flush)
 
 
-def publish(folder: Path, load: Load, config: TopicConfig, *, publishers: int) -> Sample:
+def publish(
+    folder: Path,
+    load: Load,
+    config: TopicConfig,
+    *,
+    publishers: int,
+    commit_on: CommitOn = "thread",
+) -> Sample:
     """Awaited ``publish`` of single records by a number of tasks."""
-    return asyncio.run(_publish(folder, load, config, publishers))
+    return asyncio.run(_publish(folder, load, config, publishers, commit_on))
 
 
-async def _publish(folder: Path, load: Load, config: TopicConfig, publishers: int) -> Sample:
+async def _publish(
+    folder: Path, load: Load, config: TopicConfig, publishers: int, commit_on: CommitOn
+) -> Sample:
     value = load.values()[0]
-    async with opened(folder, config) as queue:
+    async with opened(folder, config, commit_on) as queue:
         await queue.publish(TOPIC, value)
         watch = _Watch(queue, load)
 

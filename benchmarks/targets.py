@@ -29,9 +29,9 @@ def _against_peers(title: str, group: str, contender: str) -> Iterator[Target]:
     yield Target(f"{title}: times LMDB", of, 1, f"{group}/lmdb")
 
 
-def _at_the_same_points(title: str, group: str) -> Iterator[Target]:
+def _at_the_same_points(title: str, group: str, contender: str) -> Iterator[Target]:
     """Where a sync has as many records as one of raw's and of the peers'."""
-    of = f"{group}/penstock-double-buffered"
+    of = f"{group}/{contender}"
     yield _against_raw(f"{title}, with the compiled twin", of, 0.8)
     yield Target(f"{title}: times SQLite", of, 1.5, f"{group}/sqlite")
     yield Target(f"{title}: times LMDB", of, 1.5, f"{group}/lmdb")
@@ -53,6 +53,9 @@ TARGETS: tuple[Target, ...] = (
         "`publish_many`, no sync, calls in flight", f"{_MANY}/no-sync/penstock-pipelined", 0.3
     ),
     *_against_peers("`publish_many`, a sync per 1,000", f"{_MANY}/sync-1000", "penstock"),
+    *_against_peers(
+        "`publish_many`, a sync per 1,000, on the loop", f"{_MANY}/sync-1000", "penstock-on-loop"
+    ),
     *_against_peers("`publish_many`, no sync", f"{_MANY}/no-sync", "penstock"),
     Target("one by one, no sync", f"{_EACH}/no-sync/penstock", 1e6),
     _against_raw("one by one, syncs shared", f"{_EACH}/sync-1000/penstock", 0.5),
@@ -60,10 +63,16 @@ TARGETS: tuple[Target, ...] = (
         "one by one, syncs shared, with the compiled twin", f"{_EACH}/sync-1000/penstock", 0.8
     ),
     *_against_peers("one by one, syncs shared", f"{_EACH}/sync-1000", "penstock"),
-    *_at_the_same_points("one by one, a sync per 1,000", f"{_EACH}/sync-1000"),
+    *_at_the_same_points(
+        "one by one, a sync per 1,000", f"{_EACH}/sync-1000", "penstock-double-buffered"
+    ),
+    *_at_the_same_points(
+        "one by one, a sync per 1,000, on the loop", f"{_EACH}/sync-1000", "penstock-on-loop"
+    ),
     *_against_peers("one by one, no sync", f"{_EACH}/no-sync", "penstock"),
     _against_raw("64 publishers, every record durable", f"{_AWAIT}/penstock-64", 20),
     *_against_peers("64 publishers, every record durable", _AWAIT, "penstock-64"),
+    _against_raw("64 publishers, on the loop", f"{_AWAIT}/penstock-on-loop-64", 20),
     Target("read as objects, in batches", "read/100/read/penstock-batches", 1.5e6),
     Target("read as objects, `async for`", "read/100/read/penstock-for", 1.5e6),
     Target(

@@ -11,8 +11,10 @@ from benchmarks.targets import Target
 LIBRARY_GOAL, SERVER_GOAL = 1.5, 10
 _WRITES = (
     ("1,000 in a call", "durable_batches/100/sync-1000", "penstock"),
+    ("1,000 in a call, on the loop", "durable_batches/100/sync-1000", "penstock-on-loop"),
     ("1,000 in a call, calls in flight", "durable_batches/100/sync-1000", "penstock-pipelined"),
     ("one in a call, 64 tasks", "durable_singles/100/sync-each", "penstock"),
+    ("one in a call, 64 tasks, on the loop", "durable_singles/100/sync-each", "penstock-on-loop"),
 )
 _READ = "durable_read/100/read"
 

@@ -37,6 +37,8 @@ def batches(scale: Scale) -> list[Case]:
              lambda at: raw.append(at, load, sync=True), bound=True, durability="fdatasync"),
         case("penstock", "publish_many, one call at a time",
              lambda at: publish_many(at, load, EVERY_MESSAGE), durability=OURS),
+        case("penstock-on-loop", "publish_many, one call at a time, committed on the event loop",
+             lambda at: publish_many(at, load, EVERY_MESSAGE, commit_on="loop"), durability=OURS),
         case("penstock-pipelined", f"publish_many, {IN_FLIGHT} calls in flight",
              lambda at: publish_many(at, load, EVERY_MESSAGE, in_flight=IN_FLIGHT), durability=OURS),
         *(case(name, peer.how,
@@ -58,6 +60,9 @@ def singles(scale: Scale) -> list[Case]:
              lambda at: raw.append(at, load, sync=True), bound=True, durability="fdatasync"),
         case("penstock", f"await publish, {TASKS} tasks",
              lambda at: publish(at, load, EVERY_MESSAGE, publishers=TASKS), durability=OURS),
+        case("penstock-on-loop", f"await publish, {TASKS} tasks, committed on the event loop",
+             lambda at: publish(at, load, EVERY_MESSAGE, publishers=TASKS, commit_on="loop"),
+             durability=OURS),
         *(case(name, peer.single_how,
                partial(_store, peer=peer, load=load), durability=peer.durability)
           for name, peer in STORES.items()),
@@ -171,7 +176,8 @@ WORKLOADS = (
         "Every contender syncs before its call returns. Servers get four calls at the same time, as "
         "“penstock-pipelined” does; the others have one writer. Calls in flight may share a sync: "
         "“records per sync” shows it for Penstock, the servers do not tell. persist-queue has no call for "
-        "several records and syncs each.",
+        "several records and syncs each. “penstock-on-loop” writes and syncs in the thread that calls, as the "
+        "libraries do; otherwise Penstock has a thread for it, so that a slow disk does not stop the event loop.",
         batches,
     ),
     Workload(

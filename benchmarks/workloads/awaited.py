@@ -6,7 +6,7 @@ from functools import partial
 
 from benchmarks.model import Case, Load, Scale, Workload
 from benchmarks.peers import lmdb, raw, sqlite
-from benchmarks.publishers import EVERY_100, EVERY_MESSAGE, TIMED, publish
+from benchmarks.publishers import EVERY_100, EVERY_MESSAGE, TIMED, CommitOn, publish
 from penstock import TopicConfig
 
 PUBLISHERS = (1, 64)
@@ -21,17 +21,24 @@ def cases(scale: Scale) -> list[Case]:
         found += _peers(load)
         for config, point in POLICIES:
             found += [_penstock(load, config, point, count) for count in PUBLISHERS]
+        found += [
+            _penstock(load, EVERY_MESSAGE, "sync-each", count, "loop") for count in PUBLISHERS
+        ]
     return found
 
 
-def _penstock(load: Load, config: TopicConfig, point: str, publishers: int) -> Case:
+def _penstock(
+    load: Load, config: TopicConfig, point: str, publishers: int, commit_on: CommitOn = "thread"
+) -> Case:
+    tasks = f"{publishers} awaiting {'task' if publishers == 1 else 'tasks'}"
+    on_loop = commit_on == "loop"
     return Case(
         "awaited",
         load.payload_bytes,
         point,
-        f"penstock-{publishers}",
-        f"{config.fsync.name}, {publishers} awaiting {'task' if publishers == 1 else 'tasks'}",
-        lambda at: publish(at, load, config, publishers=publishers),
+        f"penstock-{'on-loop-' if on_loop else ''}{publishers}",
+        f"{config.fsync.name}, {tasks}{', committed on the event loop' if on_loop else ''}",
+        lambda at: publish(at, load, config, publishers=publishers, commit_on=commit_on),
     )
 
 

@@ -60,6 +60,8 @@ def _per_1000(load: Load) -> list[Case]:
              lambda at: publish_double_buffered(at, load)),
         case("penstock-stop-and-wait", "N = 1,000, waits for the sync after every 1,000",
              lambda at: publish_nowait(at, load, EVERY_1000, window=0, flush=True)),
+        case("penstock-on-loop", "EVERY_MESSAGE, waits for the sync after every 1,000, committed on the event loop",
+             lambda at: publish_nowait(at, load, EVERY_MESSAGE, window=0, commit_on="loop")),
         case("sqlite", "execute each, commit per 1,000, synchronous=FULL",
              lambda at: sqlite.insert_each(at, load, sync=True)),
         case("lmdb", "put each, commit per 1,000, sync",
@@ -103,7 +105,7 @@ WORKLOAD = Workload(
     "with N it is written then, and fewer than N wait for the next sync. "
     "“penstock-double-buffered” and “penstock-stop-and-wait” sync where raw and the peers do: one "
     "gathers the next 1,000 records while the last 1,000 are synced, the other does nothing meanwhile. "
-    "“raw-gathered” is the least that a log in Python does with single records: it makes a list, joins it, "
+    "“penstock-on-loop” does so too, in the thread that calls, as they do. “raw-gathered” is the least that a log in Python does with single records: it makes a list, joins it, "
     "has a checksum of it, writes and syncs, and has no event loop, threads, receipts or head.",
     cases,
 )
