@@ -329,12 +329,15 @@ class Helpers:
 
     def run_all(self, jobs: Sequence[Job]) -> None:
         """Run the first job here and the others beside it; as :meth:`Worker.run_all`."""
-        if len(jobs) > 1 and self._threads is None:
-            self._threads = ThreadPoolExecutor(HELPERS_MAX, f"{self._name}-helper")
-        others = [self._threads.submit(job) for job in jobs[1:]] if self._threads else []
-        try:
-            for job in jobs[:1]:
+        if len(jobs) < 2:
+            for job in jobs:
                 job()
+            return
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(HELPERS_MAX, f"{self._name}-helper")
+        others = [self._threads.submit(job) for job in jobs[1:]]
+        try:
+            jobs[0]()
             for other in others:
                 other.result()
         finally:

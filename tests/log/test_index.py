@@ -5,9 +5,12 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.log import open_index
 from penstock.log.frame import KIND_RECORDS
 from penstock.log.index import INDEX_SPACING_BYTES, ROW_BYTES, Index, IndexBuilder, IndexRow
+from penstock.log.open_index import ROWS_TOGETHER
 from penstock.log.reader import PartitionReader
+from penstock.testing.disk import SimulatedDisk
 from tests.log.strategies import Machine, flip, machine, read_records
 
 
@@ -151,8 +154,62 @@ def test_the_index_of_a_sealed_segment_is_completed_on_disk():
     assert disk.content(path) == right
 
 
-def test_rows_of_a_tail_that_was_cut_are_dropped():
+def index_of(one: Machine) -> bytes:
+    """The bytes of the one index; nothing when there is none yet."""
+    return b"".join(one.disk.content(path) for path in one.disk.files() if path.endswith(".index"))
+
+
+def writer(disk: SimulatedDisk | None = None) -> Machine:
+    """One with room for all rows of a test in a segment."""
+    return machine(disk, segment_bytes_max=1 << 24)
+
+
+def append_rows(one: Machine, count: int) -> None:
+    """Append entries for this many rows to a segment that this writer begins, or goes on with: the first gets none."""
+    for _ in range(count + 1):
+        one.append(bytes(INDEX_SPACING_BYTES))
+
+
+def test_rows_are_written_some_at_a_time():
+    one = writer()
+    append_rows(one, ROWS_TOGETHER - 1)
+    assert index_of(one) == b""
+    one.append(bytes(INDEX_SPACING_BYTES))
+    assert len(index_of(one)) == ROWS_TOGETHER * ROW_BYTES
+    check_every_offset(one.reader, ROWS_TOGETHER + 1)
+
+
+def test_the_rows_that_wait_are_written_when_the_log_is_closed():
+    one = writer()
+    append_rows(one, 3)
+    one.log.close()
+    assert len(index_of(one)) == 3 * ROW_BYTES
+
+
+def test_the_rows_that_wait_are_written_before_a_segment_is_sealed():
+    one = writer()
+    append_rows(one, 3)
+    one.log.segment_bytes_max = 1
+    one.append(b"in the next segment")
+    assert len(index_of(one)) == 3 * ROW_BYTES
+
+
+def test_rows_that_wait_are_forgotten_when_another_writer_went_on():
+    """Its rows may be in the file by then, and rows must rise."""
+    one = writer()
+    append_rows(one, 3)
+    other = writer(one.disk)
+    append_rows(other, ROWS_TOGETHER)
+    append_rows(one, ROWS_TOGETHER)
+    index = Index.parse(index_of(one))
+    assert index is not None
+    assert len(index.rows) == 2 * ROWS_TOGETHER
+    check_every_offset(one.reader, 4 + 2 * (ROWS_TOGETHER + 1))
+
+
+def test_rows_of_a_tail_that_was_cut_are_dropped(monkeypatch):
     """Given an index that outlived the entries it speaks of, recovery trims it."""
+    monkeypatch.setattr(open_index, "ROWS_TOGETHER", 1)
     one = machine()
     one.append(bytes(70_000))
     for _ in range(3):

@@ -133,7 +133,8 @@ def _patterns(line: str) -> Iterator[str]:
 WRITERS = {
     "log/group_file.py": "group, bell",
     "log/offsets.py": "offset",
-    "log/partition.py": "segment, index",
+    "log/open_index.py": "index",
+    "log/partition.py": "segment",
     "log/producer_file.py": "producer, done mark",
     "log/reader.py": "index",
     "log/repair_partition.py": "index; copies of what is damaged, which nobody reads",

@@ -8,8 +8,8 @@ LOG_BUGS: tuple[Bug, ...] = (
     Bug(
         "acknowledges before the sync",
         "log/partition.py",
-        "        if sync:\n            self._sync_entries(key)\n            moved = moved.synced()\n        self._head = self._head_file.write(moved)\n        self._write_index(head, writing.rows)\n        return",
-        "        if sync:\n            moved = moved.synced()\n        self._head = self._head_file.write(moved)\n        self._write_index(head, writing.rows)\n        return",
+        "        if sync:\n            self._sync_entries(key)\n            moved = moved.synced()\n        self._head = self._head_file.write(moved)\n        self._index.keep(writing.rows)\n        return",
+        "        if sync:\n            moved = moved.synced()\n        self._head = self._head_file.write(moved)\n        self._index.keep(writing.rows)\n        return",
         (
             "log/test_partition.py::test_a_failed_write_or_sync_poisons_until_the_log_is_opened_again[5-sync-*.log]",
         ),

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from penstock.errors import RecordTooLarge
 from penstock.log.frame import ENTRY_BYTES_MAX, FRAME_BYTES, RECORDS_MAX, Draft, seal
 from penstock.log.head import Head
-from penstock.log.index import IndexBuilder, IndexRow
+from penstock.log.index import IndexRow
+from penstock.log.open_index import OpenIndex
 from penstock.system import Buffer
 
 
@@ -23,7 +24,7 @@ class Writing:
         self.buffers: list[Buffer] = []
         self.rows: list[IndexRow] = []
 
-    def add(self, entry: Draft, index: IndexBuilder | None = None) -> int:
+    def add(self, entry: Draft, index: OpenIndex | None = None) -> int:
         """Seal one more entry; returns its first offset."""
         offset = self._next_offset
         row = index.offer(offset, self.timestamp, self._position) if index else None

@@ -48,6 +48,9 @@ def gather(
     items: list[Item], receipt: Receipt, now_ms: int, records_max: int, bytes_max: int
 ) -> Iterator[Batch]:
     """The batches that the items make, in their order. The list belongs to them then."""
+    if len(items) == 1 and isinstance(items[0], Batch):
+        yield items[0]
+        return
     lengths = plain_lengths(items)
     if lengths is not None:
         columns = Columns(cast("list[bytes]", items), _value_lengths=lengths)

@@ -127,11 +127,10 @@ class Engine:
         A worker on the loop itself has nobody to wake.
         """
         loop = self.around.loop
-        tell = partial(self._committed, topic, done)
         if runs_here(loop):
-            loop.call_soon(tell)
+            self._committed(topic, done)
         else:
-            call_soon(loop, tell)
+            call_soon(loop, partial(self._committed, topic, done))
 
     def _committed(self, topic: OpenTopic, done: Sequence[Receipt | PublishedRow]) -> None:
         topic.note_commits()

@@ -24,8 +24,8 @@ from penstock.log.appending import Writing, check_sizes
 from penstock.log.deadlines import LOCK_TIMEOUT_SECONDS
 from penstock.log.frame import Draft
 from penstock.log.head import EPOCH_UNKNOWN, Head, HeadFile
-from penstock.log.index import ROW_BYTES, Index, IndexBuilder, IndexRow
 from penstock.log.names import PartitionKeys, SegmentName
+from penstock.log.open_index import OpenIndex
 from penstock.log.reader import look_again
 from penstock.log.recovery import RecoveryReport, TailEnd, TailScanner, after_end
 from penstock.log.refusals import let_go
@@ -89,7 +89,7 @@ class PartitionLog:
         self._head = Head()
         self._log_id = b""
         self._open_segment = (-1, "")
-        self._index = IndexBuilder()
+        self._index = OpenIndex(store, keys)
         self.rolls = 0
         self.syncs = Histogram()
         """How long it took to have entries on the disk."""
@@ -168,6 +168,7 @@ class PartitionLog:
         if self._poison is None and self._attached and self._head.generation:
             with self._store.lock(self.keys.head, self._lock_timeout), self._poisoning():
                 self._sync()
+                self._index.write()
                 self._head_file.sync()
 
     # Failure
@@ -222,8 +223,8 @@ class PartitionLog:
             bytes_cut = _cut(end)
             self._write_again(end)
             self._head = self._settle(head, end.head, damaged=damaged)
-        self._trim_index()
-        self._index = IndexBuilder(self._head.position)
+        self._index.go_on(self._head.segment_base, self._head.position)
+        self._index.trim(self._head.position)
         self._attached = True
         return RecoveryReport(
             topic=self.keys.topic,
@@ -302,16 +303,6 @@ class PartitionLog:
                 self._store.write_at(source.key, position, [data])
             self._store.sync(source.key)
 
-    def _trim_index(self) -> None:
-        """Drop rows that speak of entries that are gone; it is a hint, so failures do not count."""
-        key = self.keys.index(SegmentName(self._head.segment_base))
-        with suppress(PenstockError):
-            size_max = Index.size_max(self._head.position) + CHUNK_BYTES
-            index = Index.parse(self._store.read(key, 0, size_max)) or Index()
-            rows = [row for row in index.rows if row.position < self._head.position]
-            if len(rows) < len(index.rows):
-                self._store.truncate(key, len(rows) * ROW_BYTES)
-
     def _append(self, drafts: Sequence[Draft], *, sync: bool, epoch: int | None) -> Appended:
         head = self._secure(self._take_over())
         if epoch is not None and head.epoch != epoch:
@@ -332,7 +323,7 @@ class PartitionLog:
             self._sync_entries(key)
             moved = moved.synced()
         self._head = self._head_file.write(moved)
-        self._write_index(head, writing.rows)
+        self._index.keep(writing.rows)
         return Appended(base_offsets, writing.timestamp, self._head)
 
     def _write(self, key: str, position: int, buffers: Sequence[Buffer]) -> None:
@@ -358,7 +349,7 @@ class PartitionLog:
             self._attach()
             head = self._head
         if head.generation != self._head.generation:
-            self._index = IndexBuilder(head.position)
+            self._index.go_on(head.segment_base, head.position)
         self._head = head
         key = self._segment_key(head)
         size = self._size(key)
@@ -384,6 +375,7 @@ class PartitionLog:
 
     def _roll(self, head: Head) -> Head:
         """Seal the open segment, durably, and point the head at the next one."""
+        self._index.write()
         key = self._segment_key(head)
         source = SegmentSource(SegmentName(head.segment_base), self._store, key)
         end = SegmentEnd(
@@ -401,7 +393,7 @@ class PartitionLog:
         # Durable so that a stale head never points at a segment that retention removed.
         sealed = writing.head()
         rolled = self._head_file.write_durably(after_end(sealed, sealed.checksum))
-        self._index = IndexBuilder()
+        self._index.go_on(rolled.segment_base, 0)
         self.rolls += 1
         return rolled
 
@@ -420,15 +412,6 @@ class PartitionLog:
         began = self._system.clock.monotonic()
         self._store.sync(key)
         self.syncs.add(self._system.clock.monotonic() - began)
-
-    def _write_index(self, head: Head, rows: Sequence[IndexRow]) -> None:
-        """Add rows to the index. It is a hint: when it cannot be written, reads scan instead."""
-        if not rows:
-            return
-        key = self.keys.index(SegmentName(head.segment_base))
-        with suppress(StorageError, BusyError):
-            size = self._size(key)
-            self._store.write_at(key, size - size % ROW_BYTES, [row.pack() for row in rows])
 
     def _start_entry(self, head: Head) -> Draft:
         if not self._log_id:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 from penstock.errors import BufferFull
 from penstock.log.batch import split
 from penstock.log.columns import Columns
-from penstock.log.deadlines import Deadlines
+from penstock.log.deadlines import Deadlines, within
+from penstock.log.engine import Engine
 from penstock.log.open_topic import OpenTopic
-from penstock.log.receipts import BatchAcknowledgement, PublishedRow, Receipt, combined
+from penstock.log.receipts import BatchAcknowledgement, PublishedRow, combined
 from penstock.log.waiting import CommitWaiters
 
 
@@ -32,21 +34,28 @@ async def add_later(waiters: CommitWaiters, topic: OpenTopic, row: PublishedRow,
 
 
 async def publish_columns(
-    waiters: CommitWaiters, topic: OpenTopic, columns: Columns, *, durable: bool
+    engine: Engine, topic: OpenTopic, columns: Columns, *, durable: bool, timeout: float
 ) -> BatchAcknowledgement:
     """Publish the records in pieces of the size of a batch, and wait for all of them."""
-    receipts = await _hand_over(waiters, topic, columns, durable=durable)
+    writer = topic.writer
+    config = writer.config
+    bytes_max = min(config.batch_bytes_max, config.buffer_bytes_max)
+    pieces = list(split(columns, config.batch_records_max, bytes_max))
+    writer.check_sizes(pieces)
+    if len(pieces) == 1:
+        # Nothing but the commit to wait for, as a rule: a future that shares its timer will do.
+        with suppress(BufferFull):
+            receipt = writer.add_many(pieces[0], durable=durable)
+            return await receipt.wait_by(engine.deadlines.future(timeout))
+    publishing = _publish_pieces(engine.waiters, topic, pieces, durable=durable)
+    return await within(timeout, publishing, f"publish to {topic.name!r}")
+
+
+async def _publish_pieces(
+    waiters: CommitWaiters, topic: OpenTopic, pieces: Sequence[Columns], *, durable: bool
+) -> BatchAcknowledgement:
+    add = topic.writer.add_many
+    receipts = [await waiters.with_room(partial(add, one, durable=durable)) for one in pieces]
     for receipt in receipts:
         await receipt.wait()
     return combined(topic.name, receipts)
-
-
-async def _hand_over(
-    waiters: CommitWaiters, topic: OpenTopic, columns: Columns, *, durable: bool
-) -> list[Receipt]:
-    config = topic.writer.config
-    bytes_max = min(config.batch_bytes_max, config.buffer_bytes_max)
-    pieces = list(split(columns, config.batch_records_max, bytes_max))
-    topic.writer.check_sizes(pieces)
-    add = topic.writer.add_many
-    return [await waiters.with_room(partial(add, one, durable=durable)) for one in pieces]

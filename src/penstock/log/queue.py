@@ -286,8 +286,9 @@ class WalMessageQueue(QueueProducers, QueueInlet):
         check_seconds(timeout)
         columns = checked_columns(values, keys, timestamps, headers)
         opened = self._opened.get(topic) or await self._open_within(topic, timeout)
-        publishing = publish_columns(self._engine.waiters, opened, columns, durable=durable)
-        return await within(timeout, publishing, f"publish to {topic!r}")
+        return await publish_columns(
+            self._engine, opened, columns, durable=durable, timeout=timeout
+        )
 
     async def flush(self, timeout: float = PUBLISH_TIMEOUT_SECONDS) -> None:
         """Wait until everything that was accepted before this call is durable.

@@ -104,6 +104,16 @@ class Receipt:
         self.raise_errors()
         return self.acknowledgement()
 
+    async def wait_by(self, waiter: asyncio.Future[None]) -> BatchAcknowledgement:
+        """As :meth:`wait`, with a future of the queue's event loop that may also fail by itself."""
+        if self.done:
+            waiter.cancel()
+        else:
+            self._waiters.append(waiter)
+            await waiter
+        self.raise_errors()
+        return self.acknowledgement()
+
     def acknowledgement(self) -> BatchAcknowledgement:
         """The acknowledgement of the whole batch, after a good commit."""
         ranges: dict[int, tuple[int, int]] = {}

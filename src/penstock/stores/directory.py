@@ -11,9 +11,9 @@ import os
 import resource
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from threading import get_ident
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from penstock.errors import Closed, DeadlineExceeded, InvalidOption, KeyNotFound, StoreFailed
 from penstock.stores.base import (
@@ -45,12 +45,33 @@ ADVICE = {
 """What to do about a failed call, where a person can do something."""
 
 
-class _Unchanged(NamedTuple):
+class _Seen:
+    """The file that a key names, and its size, when it was looked at."""
+
+    __slots__ = ("handle", "size")
+
+    def __init__(self, handle: Handle, size: int) -> None:
+        self.handle = handle
+        self.size = size
+
+
+class _Unchanged:
     """What is known of a folder while one thread alone changes what is in it."""
 
-    folder: str
-    known: dict[str, tuple[Handle, int]]
-    """Of some keys in it, the file and its size."""
+    __slots__ = ("_by_thread", "folder", "known")
+
+    def __init__(self, by_thread: dict[int, _Unchanged], folder: str) -> None:
+        self._by_thread = by_thread
+        self.folder = folder
+        self.known: dict[str, _Seen] = {}
+
+    def __enter__(self) -> None:
+        me = get_ident()
+        assert me not in self._by_thread, "a thread has one folder at a time"
+        self._by_thread[me] = self
+
+    def __exit__(self, *exc_info: object) -> None:
+        del self._by_thread[get_ident()]
 
 
 def _handles_max() -> int:
@@ -134,10 +155,10 @@ class DirectoryStore(PersistentBackingStore):
         if start < 0 or (length is not None and length < 0):
             raise InvalidOption(f"start and length are at least 0, not {start} and {length}")
         try:
-            handle, size = self._current(key)
-            available = max(0, size - start)
+            seen = self._current(key)
+            available = max(0, seen.size - start)
             wanted = available if length is None else min(length, available)
-            data = self._files.read(handle.descriptor, wanted, start)
+            data = self._files.read(seen.handle.descriptor, wanted, start)
         except OSError as cause:
             self._fail("read", key, cause)
         self._reads += 1
@@ -202,41 +223,41 @@ class DirectoryStore(PersistentBackingStore):
 
     def size(self, key: str) -> int:
         try:
-            return self._current(key)[1]
+            return self._current(key).size
         except OSError as cause:
             self._fail("look at", key, cause)
 
     def write_at(self, key: str, position: int, buffers: Sequence[Buffer]) -> None:
         try:
-            handle, size = self._current(key, create=True)
-            handle.check_writable()
-            if not 0 <= position <= size:
-                raise InvalidOption(f"position {position} is outside 0..{size} of {key}")
-            self._files.write(handle.descriptor, buffers, position)
+            seen = self._current(key, create=True)
+            seen.handle.check_writable()
+            if not 0 <= position <= seen.size:
+                raise InvalidOption(f"position {position} is outside 0..{seen.size} of {key}")
+            self._files.write(seen.handle.descriptor, buffers, position)
         except OSError as cause:
             self._forget_all()
             self._fail("write", key, cause)
         written = sum(map(len, buffers))
-        self._note(key, handle, max(size, position + written))
+        seen.size = max(seen.size, position + written)
         self._writes += 1
         self._bytes_written += written
 
     def truncate(self, key: str, size: int) -> None:
         try:
-            handle, present = self._current(key)
-            handle.check_writable()
-            if not 0 <= size <= present:
-                raise InvalidOption(f"size {size} is outside 0..{present} of {key}")
-            self._files.truncate(handle.descriptor, size)
+            seen = self._current(key)
+            seen.handle.check_writable()
+            if not 0 <= size <= seen.size:
+                raise InvalidOption(f"size {size} is outside 0..{seen.size} of {key}")
+            self._files.truncate(seen.handle.descriptor, size)
         except OSError as cause:
             self._forget_all()
             self._fail("truncate", key, cause)
-        self._note(key, handle, size)
+        seen.size = size
 
     def sync(self, key: str) -> None:
         self._syncs += 1
         try:
-            handle, _ = self._current(key)
+            handle = self._current(key).handle
             self._files.sync(handle.descriptor)
             if not handle.name_synced:
                 self._folders.sync_names(os.path.dirname(self._path(key)))
@@ -260,15 +281,8 @@ class DirectoryStore(PersistentBackingStore):
         finally:
             mutex.release()
 
-    @contextmanager
-    def unchanged_by_others(self, folder: str) -> Iterator[None]:
-        me = get_ident()
-        assert me not in self._unchanged, "a thread has one folder at a time"
-        self._unchanged[me] = _Unchanged(folder, {})
-        try:
-            yield
-        finally:
-            del self._unchanged[me]
+    def unchanged_by_others(self, folder: str) -> AbstractContextManager[None]:
+        return _Unchanged(self._unchanged, folder)
 
     def watch(self) -> Watch | None:
         return self._files.watch()
@@ -314,11 +328,11 @@ class DirectoryStore(PersistentBackingStore):
         self._folders.check(check_key(key).rpartition("/")[0])
         return f"{self.path}/{key}"
 
-    def _current(self, key: str, *, create: bool = False) -> tuple[Handle, int]:
+    def _current(self, key: str, *, create: bool = False) -> _Seen:
         """A handle of the file that the key names now, and its size."""
         mine = self._mine()
-        if mine is not None and key in mine.known:
-            return mine.known[key]
+        if mine is not None and (known := mine.known.get(key)) is not None:
+            return known
         handle = self._handles.get(key) or self._open(key, create=create)
         status = self._files.status(handle.descriptor)
         if status.links == 0:
@@ -326,18 +340,14 @@ class DirectoryStore(PersistentBackingStore):
             self._handles.forget(key)
             handle = self._open(key, create=create)
             status = self._files.status(handle.descriptor)
-        self._note(key, handle, status.size)
-        return handle, status.size
+        seen = _Seen(handle, status.size)
+        if mine is not None and key.rpartition("/")[0] == mine.folder:
+            mine.known[key] = seen
+        return seen
 
     def _mine(self) -> _Unchanged | None:
         """The folder that only this thread changes now."""
         return self._unchanged.get(get_ident()) if self._unchanged else None
-
-    def _note(self, key: str, handle: Handle, size: int) -> None:
-        """Remember it, if only this thread changes files in the folder of the key now."""
-        mine = self._mine()
-        if mine is not None and (key in mine.known or key.rpartition("/")[0] == mine.folder):
-            mine.known[key] = (handle, size)
 
     def _forget_all(self) -> None:
         if mine := self._mine():
