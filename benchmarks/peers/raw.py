@@ -14,7 +14,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from benchmarks.model import Load, Sample, drive
+from benchmarks.model import Load, Meter, Sample, drive
 from penstock import FsyncPolicy, TopicConfig, WalMessageQueue
 
 
@@ -95,6 +95,44 @@ def append_gathered(folder: Path, load: Load) -> Sample:
 
     try:
         return drive(load, step)
+    finally:
+        os.close(file)
+
+
+def append_awaited(folder: Path, load: Load, *, tasks: int) -> Sample:
+    """Tasks that each wait for their record; all of them share a write and a sync in the loop's own thread.
+
+    It is the least that tasks cost which wait for the disk: no queue, columns, checksum, head or deadline.
+    """
+    return asyncio.run(_append_awaited(folder, load, tasks))
+
+
+async def _append_awaited(folder: Path, load: Load, tasks: int) -> Sample:
+    loop = asyncio.get_running_loop()
+    block = packed(load.payload_bytes, 1)
+    file = _open(folder, "raw.log")
+    waiting: list[asyncio.Future[None]] = []
+    meter = Meter(load)
+
+    def commit() -> None:
+        os.write(file, block * len(waiting))
+        os.fdatasync(file)
+        for future in waiting:
+            future.set_result(None)
+        waiting.clear()
+
+    async def publisher() -> None:
+        while meter.more():
+            meter.records += 1
+            future = loop.create_future()
+            if not waiting:
+                loop.call_soon(commit)
+            waiting.append(future)
+            await future
+
+    try:
+        await asyncio.gather(*(publisher() for _ in range(tasks)))
+        return meter.sample()
     finally:
         os.close(file)
 

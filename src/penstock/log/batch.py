@@ -85,7 +85,9 @@ def _in_pieces(
     start = 0
     for piece in split(columns, records_max, bytes_max):
         end = start + len(piece)
-        here = [(at - start, row) for at, row in waiting if start <= at < end]
+        here = waiting
+        if piece is not columns:
+            here = [(at - start, row) for at, row in waiting if start <= at < end]
         durable = any(row.durable for _, row in here)
         size = piece.byte_size()
         yield Batch(piece, receipt, size=size, durable=durable, waiting=here)

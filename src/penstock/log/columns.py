@@ -343,7 +343,7 @@ def _cut_with_nulls(body: Buffer, start: int, lengths: Lengths) -> list[bytes | 
 
 def total_bytes(lengths: Lengths) -> int:
     """Sum of the lengths, nulls counting nothing."""
-    total = int(lengths.sum(dtype=np.int64))
+    total = int(np.add.reduce(lengths, dtype=np.int64))  # sum() takes a longer way to it
     return total - NULL * int(np.count_nonzero(lengths == NULL)) if total >= NULL else total
 
 
