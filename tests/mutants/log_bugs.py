@@ -42,8 +42,8 @@ LOG_BUGS: tuple[Bug, ...] = (
     Bug(
         "a roll does not sync the segment",
         "log/partition.py",
-        "        self._write(key, head.position, writing.buffers)\n        self._store.sync(key)\n        # Durable so",
-        "        self._write(key, head.position, writing.buffers)\n        # Durable so",
+        "        self._write(key, *writing.take())\n        self._store.sync(key)\n        # Durable so",
+        "        self._write(key, *writing.take())\n        # Durable so",
         ("log/test_simulation.py::test_random_runs_keep_their_promises_in_every_power_cut[1]",),
     ),
     Bug(

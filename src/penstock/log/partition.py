@@ -6,7 +6,7 @@ raises, and only a new object, which checks the disk again, goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -118,15 +118,18 @@ class PartitionLog:
         with self._store.lock(self.keys.head, self._lock_timeout):
             return self._attach()
 
-    def append(self, drafts: Sequence[Draft], *, sync: bool, epoch: int | None = None) -> Appended:
+    def append(self, drafts: Iterable[Draft], *, sync: bool, epoch: int | None = None) -> Appended:
         """Append the drafts in order; with ``sync`` they are durable when the call returns.
 
+        Each draft is taken when those before it are on their way, under the lock. A list is checked
+        first: if one of it is too large, nothing was written.
         Without it they survive a crash of the process, not of the machine. If it raises, nothing
         was acknowledged; a part may be found after a restart. Raises OtherEpoch, and writes
         nothing, when the head is of another epoch than this one.
         """
         self.check()
-        check_sizes(drafts)
+        if isinstance(drafts, Sequence):
+            check_sizes(drafts)
         with self._store.lock(self.keys.head, self._lock_timeout):
             if not self._attached:
                 self._attach()
@@ -303,7 +306,7 @@ class PartitionLog:
                 self._store.write_at(source.key, position, [data])
             self._store.sync(source.key)
 
-    def _append(self, drafts: Sequence[Draft], *, sync: bool, epoch: int | None) -> Appended:
+    def _append(self, drafts: Iterable[Draft], *, sync: bool, epoch: int | None) -> Appended:
         head = self._secure(self._take_over())
         if epoch is not None and head.epoch != epoch:
             raise OtherEpoch
@@ -311,13 +314,17 @@ class PartitionLog:
             head = self._roll(head)
         return self._write_entries(head, drafts, sync=sync)
 
-    def _write_entries(self, head: Head, drafts: Sequence[Draft], *, sync: bool) -> Appended:
+    def _write_entries(self, head: Head, drafts: Iterable[Draft], *, sync: bool) -> Appended:
         writing = Writing(head, max(head.timestamp, self._system.clock.time_ms()))
         if head.position == 0:
             writing.add(self._start_entry(head))
-        base_offsets = [writing.add(entry, self._index) for entry in drafts]
         key = self._segment_key(head)
-        self._write(key, head.position, writing.buffers)
+        base_offsets = []
+        for entry in drafts:
+            base_offsets.append(writing.add(entry, self._index))
+            if writing.is_large:
+                self._write(key, *writing.take())
+        self._write(key, *writing.take())
         moved = writing.head()
         if sync:
             self._sync_entries(key)
@@ -388,7 +395,7 @@ class PartitionLog:
         )
         writing = Writing(head, head.timestamp)
         writing.add(end.draft())
-        self._write(key, head.position, writing.buffers)
+        self._write(key, *writing.take())
         self._store.sync(key)
         # Durable so that a stale head never points at a segment that retention removed.
         sealed = writing.head()

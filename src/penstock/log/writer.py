@@ -14,11 +14,11 @@ from penstock.errors import (
     RetentionFull,
     UsageError,
 )
+from penstock.log.appending import drafts_of
 from penstock.log.batch import Batch, Item, Parcel, gather
 from penstock.log.checks import largest_record, record_size
 from penstock.log.columns import RECORD_OVERHEAD_BYTES, Columns
 from penstock.log.epoch_routing import ROUTES_MAX, Routing
-from penstock.log.frame import Draft, draft
 from penstock.log.inlet import TopicInlet
 from penstock.log.partition import OtherEpoch, PartitionLog
 from penstock.log.receipts import (
@@ -405,7 +405,7 @@ class TopicWriter(TopicInlet):
         astray: list[Parcel],
     ) -> None:
         try:
-            drafts = [self._draft(parcel.columns) for parcel in parcels]
+            drafts = drafts_of([parcel.columns for parcel in parcels], self.config.codec)
             appended = self._logs[partition].append(drafts, sync=sync, epoch=epoch)
         except OtherEpoch:
             astray += parcels
@@ -436,10 +436,6 @@ class TopicWriter(TopicInlet):
             return True
         due = self._unsynced[partition] + records >= config.fsync_messages
         return due and config.fsync is FsyncPolicy.EVERY_N_MESSAGES
-
-    def _draft(self, columns: Columns) -> Draft:
-        flags, body = columns.encode()
-        return draft(flags, body, len(columns), codec=self.config.codec)
 
     def _place(self, parcel: Parcel, placed: Placement) -> None:
         batch = parcel.batch
