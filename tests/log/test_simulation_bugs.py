@@ -108,7 +108,7 @@ def ghosts_of_a_dead_writer() -> None:
     writing = Writing(head, head.timestamp)
     for row in dead:
         writing.add(draft_of([row]))
-    one.store.write_at(one.logs[0]._segment_key(head), head.position, writing.buffers)
+    one.store.write_at(one.logs[0]._segment_key(head), *writing.take())
     world.kill_one(one)
     world.append(two, 0, [[(None, b"live one")]], sync=False)
     world.check_power_cuts()
