@@ -213,6 +213,32 @@ async def test_a_full_buffer_hears_the_answer_to_a_commit(transport, topic, monk
         assert values_of(await take(consumer, 400)) == numbered(400)
 
 
+async def test_who_commits_each_record_waits_for_no_records(transport, topic, monkeypatch):
+    """A call of the client that waits for records ends with the answer, and the next commit is taken."""
+    await transport.create_topic(topic, partitions=1)
+    await transport.produce(topic, numbered(20))
+    async with transport.subscribe(topic, "billing") as consumer, asyncio.timeout(WAIT_SECONDS):
+        await take(consumer, 20)
+        for name in (
+            f"{MEMBER}.SLICE_SECONDS",
+            f"{MEMBER}.NEXT_SECONDS",
+            f"{CONSUMER}.POLL_SECONDS",
+        ):
+            monkeypatch.setattr(name, 10 * WAIT_SECONDS)
+        await transport.produce(topic, [b"ends what still waits by the old figures"])
+        await take(consumer, 1)
+        first = asyncio.ensure_future(consumer.commit({0: 1}))
+        await transport.produce(topic, [b"ends what waits for records, once"])
+        await first
+        for offset in range(2, 21):
+            await consumer.commit({0: offset})
+        monkeypatch.undo()
+        await consumer.commit({0: 21})
+        await transport.produce(topic, [b"lets it close"])
+        await take(consumer, 2)
+    assert await lag_of(transport, topic) == 2
+
+
 @pytest.mark.parametrize("buffer", [10, 20_000])
 async def test_small_portions_keep_order_and_lose_nothing(transport, topic, monkeypatch, buffer):
     monkeypatch.setattr(f"{MEMBER}.PORTION_RECORDS", 7)

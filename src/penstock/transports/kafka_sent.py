@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+HEAR_SECONDS = 0.000_3
+"""Between two looks for answers, when there is one to come."""
+
 Settle = Callable[..., None]
 """Takes a function and its arguments; somebody waits for what it returns or raises."""
 
@@ -21,6 +24,15 @@ class SentCommits:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def patience(self, seconds: float) -> float:
+        """How long a call of the client may wait for records, of so many seconds."""
+        return min(HEAR_SECONDS, seconds) if self._waiting else seconds
+
+    def are_answered(self) -> bool:
+        """Whether the last answer has come since somebody asked: the next commit may follow at once."""
+        heard, self.has_heard = self.has_heard, False
+        return heard and not self._waiting
 
     def send(
         self, commit: Callable[[], object], offsets: Mapping[int, int], settle: Settle
