@@ -224,7 +224,7 @@ async def test_who_commits_each_record_waits_for_no_records(transport, topic, mo
             f"{MEMBER}.NEXT_SECONDS",
             f"{CONSUMER}.POLL_SECONDS",
         ):
-            monkeypatch.setattr(name, 10 * WAIT_SECONDS)
+            monkeypatch.setattr(name, 1.5 * WAIT_SECONDS)
         await transport.produce(topic, [b"ends what still waits by the old figures"])
         await take(consumer, 1)
         first = asyncio.ensure_future(consumer.commit({0: 1}))
