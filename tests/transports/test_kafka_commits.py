@@ -21,11 +21,12 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from penstock.transports.kafka import KafkaTransport
 from penstock.transports.kafka_holdings import Holdings, Owned
 from penstock.transports.kafka_member import KafkaMember
-from penstock.transports.kafka_sent import SentCommits
+from penstock.transports.kafka_sent import HEAR_SECONDS, NEXT_SECONDS, SentCommits
 from penstock.transports.records import StreamRecord
 
 CONSUMER = "penstock.transports.kafka_consumer"
 MEMBER = "penstock.transports.kafka_member"
+SENT = "penstock.transports.kafka_sent"
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +222,7 @@ async def test_who_commits_each_record_waits_for_no_records(transport, topic, mo
         await take(consumer, 20)
         for name in (
             f"{MEMBER}.SLICE_SECONDS",
-            f"{MEMBER}.NEXT_SECONDS",
+            f"{SENT}.NEXT_SECONDS",
             f"{CONSUMER}.POLL_SECONDS",
         ):
             monkeypatch.setattr(name, 1.5 * WAIT_SECONDS)
@@ -318,6 +319,16 @@ def test_what_the_client_does_not_send_is_told_at_once():
     sent.send(refuse, {0: 5}, told.settle)
     assert [type(one) for one in told] == [RuntimeError]
     assert not len(sent)
+
+
+def test_the_next_commit_is_waited_for_once_after_an_answer():
+    sent = SentCommits()
+    assert sent.pause() == 0
+    sent.send(int, {0: 5}, Told().settle)
+    assert sent.pause() == sent.pause() == HEAR_SECONDS
+    sent.answered(None, places({0: 5}))
+    assert sent.pause() == NEXT_SECONDS
+    assert sent.pause() == 0
 
 
 def test_an_answer_that_comes_late_is_not_that_of_the_next_commit():

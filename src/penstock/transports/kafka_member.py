@@ -31,8 +31,6 @@ SLICE_SECONDS = 0.005
 PORTION_RECORDS = 250
 """Records between two looks for jobs and for answers to commits."""
 HEAR_LOOKS = 16
-NEXT_SECONDS = 0.001
-"""For the next commit, after the answer to the last; records that come meanwhile wait."""
 ASSIGN_TRIES = 5
 LOOK_SECONDS = 0.5
 """Between two looks where to start, when the tries were not enough."""
@@ -234,12 +232,12 @@ class KafkaMember:
             self.run_jobs()
             self._look_again()
             self._raise_failure()  # before a record is taken, which nobody would get
-            # An answer is told at once, but ends no call: the next commit waits for the rest of that.
-            first = raising(self._client.poll, min(self._sent.patience(SLICE_SECONDS), seconds))
+            # An answer ends no call of the client: the next commit would wait for the rest of that.
+            first = raising(self._client.poll, 0.0 if self._sent else min(SLICE_SECONDS, seconds))
             if first is not None or self.wanted or self._clock.monotonic() >= until:
                 return first
-            if self._sent.are_answered():
-                self.run_job(NEXT_SECONDS)
+            if pause := self._sent.pause():
+                self.run_job(pause)
 
     def _rest(self, limit: int) -> list[Message]:
         if limit <= 0:

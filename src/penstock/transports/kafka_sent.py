@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 HEAR_SECONDS = 0.000_3
-"""Between two looks for answers, when there is one to come."""
+"""Between two looks for answers, when there is one to come. The client cannot wait for so short a time."""
+NEXT_SECONDS = 0.001
+"""For the next commit, after the answer to the last; records that come meanwhile wait."""
 
 Settle = Callable[..., None]
 """Takes a function and its arguments; somebody waits for what it returns or raises."""
@@ -25,14 +27,12 @@ class SentCommits:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def patience(self, seconds: float) -> float:
-        """How long a call of the client may wait for records, of so many seconds."""
-        return min(HEAR_SECONDS, seconds) if self._waiting else seconds
-
-    def are_answered(self) -> bool:
-        """Whether the last answer has come since somebody asked: the next commit may follow at once."""
+    def pause(self) -> float:
+        """How long to wait for the next commit, when no records came; 0 when none is to be expected."""
+        if self._waiting:
+            return HEAR_SECONDS
         heard, self.has_heard = self.has_heard, False
-        return heard and not self._waiting
+        return NEXT_SECONDS if heard else 0.0
 
     def send(
         self, commit: Callable[[], object], offsets: Mapping[int, int], settle: Settle
