@@ -230,12 +230,14 @@ async def test_who_commits_each_record_waits_for_no_records(transport, topic, mo
         await take(consumer, 1)
         first = asyncio.ensure_future(consumer.commit({0: 1}))
         await transport.produce(topic, [b"ends what waits for records, once"])
-        await first
-        for offset in range(2, 21):
-            await consumer.commit({0: offset})
-        monkeypatch.undo()
+        try:
+            await first
+            for offset in range(2, 21):
+                await consumer.commit({0: offset})
+        finally:
+            monkeypatch.undo()
+            await transport.produce(topic, [b"lets it close"])
         await consumer.commit({0: 21})
-        await transport.produce(topic, [b"lets it close"])
         await take(consumer, 2)
     assert await lag_of(transport, topic) == 2
 
