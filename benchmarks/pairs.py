@@ -25,6 +25,13 @@ MORE = "with retries, a circuit breaker and dead letters"
 FLIGHT = "4 calls in flight, the peer has one"
 AHEAD = "goes on while earlier records are written; the peer waits for each commit"
 TASKS = "64 tasks; the peer lets one writer commit at a time"
+WAITS = "waits for each commit; the peer sends it and goes on"
+AT_ONCE = (
+    "one record at a time, waits for each commit; the peer sends it and handles 1,000 at a time"
+)
+WHOLE = (
+    "batches that are stored whole or not at all, and once; the peer sends records without an id"
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,9 @@ RULES = (
     Rule("spark_source/*", "penstock-two", "two columns, the peer has seven"),
     Rule("spark_sink/*", "*", "durable, each row once; the peer does not sync", ("parquet",)),
     Rule("on_*/handle", "penstock", "commits every 5 s; the peer acknowledges each"),
+    Rule("on_nats/*/handle", "penstock-commit", AT_ONCE, ("faststream",)),
+    Rule("on_kafka/*/handle", "penstock-commit", WAITS, ("faststream",)),
+    Rule("on_nats/*/publish", "penstock", WHOLE),
 )
 
 

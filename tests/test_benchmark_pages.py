@@ -110,7 +110,13 @@ def test_equal_pairs_come_first_and_the_others_say_what_differs():
         ("read/100/read", "penstock-batches", "lmdb", ""),
         ("read/100/read", "penstock-arrow", "lmdb", "a table of Arrow, no objects"),
         ("spark_source/100/micro-batches", "penstock-two", "kafka", "two columns, the peer has seven"),
-        ("on_nats/100/handle", "penstock-commit", "faststream", ""),
+        ("on_redis/100/handle", "penstock-commit", "faststream", ""),
+        ("on_nats/100/handle", "penstock-commit", "faststream-confirmed", ""),
+        ("on_nats/100/handle", "penstock-commit", "faststream", pairs.AT_ONCE),
+        ("on_kafka/100/handle", "penstock-commit", "faststream-confirmed", ""),
+        ("on_kafka/100/handle", "penstock-commit", "faststream", pairs.WAITS),
+        ("on_redis/100/publish", "penstock", "faststream", ""),
+        ("on_nats/100/publish", "penstock", "faststream", pairs.WHOLE),
         ("processes/100/no-sync", "penstock-2", "lmdb-1", None),
         ("processes/100/no-sync", "penstock-2", "lmdb-2", ""),
         ("wake_up/idle", "plain", "queue-thread", None),
@@ -133,6 +139,14 @@ def test_every_rule_is_about_cases_that_there_are():
         if ours.group == peer.group and not pairs.is_ours(peer.workload, peer.contender)
     }  # fmt: skip
     assert set(pairs.RULES) <= found
+
+
+def test_targets_of_frameworks_compare_equal_promises_where_records_are_committed_one_by_one():
+    for target in SUITES["frameworks"].targets:
+        if target.of.endswith("/penstock-commit"):
+            group, _, ours = target.of.rpartition("/")
+            assert target.to is not None
+            assert pairs.difference(group, ours, target.to.rpartition("/")[2]) == "", target.title
 
 
 def test_the_ring_and_the_table_of_spark_are_ours_and_only_real_bounds_are_limits():

@@ -1,9 +1,11 @@
 """The suites of peers run on what is here, name what is not, and state what each peer promises."""
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
+import nats
 import pytest
 
 from benchmarks import __main__ as program
@@ -11,6 +13,8 @@ from benchmarks import durable, frameworks
 from benchmarks.durable import workloads
 from benchmarks.durable.servers import SERVERS, redis_client
 from benchmarks.durable.stores import STORES, library
+from benchmarks.frameworks import brokers
+from benchmarks.frameworks.workloads import FRAMEWORKS
 from benchmarks.model import POINTS, SCALES, Case, Missing, Sample, Scale
 from benchmarks.report import markdown
 from benchmarks.results import decode
@@ -119,7 +123,9 @@ async def test_a_server_gives_back_what_was_acknowledged(tmp_path):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("contender", ["penstock", "penstock-commit", "faststream"])
+@pytest.mark.parametrize(
+    "contender", ["penstock", "penstock-commit", "faststream", "faststream-confirmed"]
+)
 def test_a_service_on_a_broker_handles_everything(tmp_path, contender):
     cases = frameworks.WORKLOADS[1].cases(TINY)
     [case] = [one for one in cases if (one.point, one.contender) == ("handle", contender)]
@@ -127,6 +133,36 @@ def test_a_service_on_a_broker_handles_everything(tmp_path, contender):
         assert case.run(tmp_path).value > 0
     except Missing as missing:
         pytest.skip(str(missing))
+
+
+@pytest.mark.timeout(120)
+def test_a_peer_that_waits_for_the_broker_has_confirmed_a_record_before_the_next(tmp_path):
+    """What ``await event.commit()`` promises; the other pairs are marked as unequal."""
+    confirmed: list[int] = []
+
+    async def work(started):
+        client = await nats.connect(started.url)
+        done = asyncio.Event()
+
+        async def handle(_: bytes) -> None:
+            info = await client.jetstream().consumer_info(brokers.TOPIC, brokers.GROUP)
+            confirmed.append(info.ack_floor.stream_seq)
+            if len(confirmed) == 20:
+                done.set()
+
+        async with FRAMEWORKS["faststream-confirmed"](started) as service:
+            for _ in range(20):
+                await service.publish(b"x")
+            async with service.serve(handle):
+                await done.wait()
+        await client.close()
+
+    try:
+        with brokers.nats(tmp_path) as started:
+            asyncio.run(work(started))
+    except Missing as missing:
+        pytest.skip(str(missing))
+    assert confirmed == list(range(20))
 
 
 def test_the_peers_are_fetched_from_a_lock_with_hashes_and_touch_no_environment():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.durable.stores import library
-from benchmarks.frameworks.brokers import BROKERS, GROUP, TOPIC, Started
+from benchmarks.frameworks.brokers import BROKERS, GROUP, TOPIC, Broker, Started
 from benchmarks.model import Case, Load, Meter, Sample, Scale, Workload
 from benchmarks.targets import Target
 from penstock import StreamingScalingManager
@@ -64,16 +64,25 @@ async def penstock(broker: Started, *, commit_each: bool = False) -> AsyncIterat
 
 
 @asynccontextmanager
-async def faststream(broker: Started) -> AsyncIterator[Service]:
-    """A broker with a subscriber, as its documentation shows it for records that are kept."""
-    library("faststream")
+async def faststream(broker: Started, *, confirmed: bool = False) -> AsyncIterator[Service]:
+    """A broker with a subscriber, as its documentation shows it for records that are kept.
+
+    With ``confirmed`` the handler of a record ends when the broker has taken its acknowledgement.
+    """
+    current = library("faststream").Context("message")
     logging.getLogger("faststream").setLevel(logging.CRITICAL)
-    client, subscriber, publish = broker.faststream()
+    client, subscriber, publish = broker.faststream(confirmed)
     heard: list[Handle] = []
 
-    @subscriber  # type: ignore[untyped-decorator]
     async def handle(body: bytes) -> None:
         await heard[0](body)
+
+    async def handle_and_confirm(body: bytes, message: Any = current) -> None:
+        await heard[0](body)
+        assert broker.confirm is not None
+        await broker.confirm(message)
+
+    subscriber(handle_and_confirm if confirmed else handle)
 
     @asynccontextmanager
     async def serve(handle: Handle) -> AsyncIterator[None]:
@@ -92,25 +101,38 @@ FRAMEWORKS: dict[str, Callable[[Started], AbstractAsyncContextManager[Service]]]
     "penstock": penstock,
     "penstock-commit": partial(penstock, commit_each=True),
     "faststream": faststream,
+    "faststream-confirmed": partial(faststream, confirmed=True),
 }
-HOW = {
-    "publish": {"penstock": f"await streams.publish, {TASKS} tasks",
-                "faststream": f"await broker.publish, {TASKS} tasks"},
-    "handle": {"penstock": "async for event, handled when the next one is asked for, committed every 5 s",
-               "penstock-commit": "the same, await event.commit() of each",
-               "faststream": "a subscriber, acknowledged when it returns"},
-}  # fmt: skip
+PUBLISHED = {
+    "penstock": f"await streams.publish, {TASKS} tasks",
+    "faststream": f"await broker.publish, {TASKS} tasks",
+}
+
+
+def how(broker: str) -> dict[str, dict[str, str]]:
+    """What the contenders do, and what they promise."""
+    one = BROKERS[broker]
+    handled = {
+        "penstock": "async for event, handled when the next one is asked for, committed every 5 s",
+        "penstock-commit": "one after the other, await event.commit() of each, which waits for the broker",
+        "faststream": f"a subscriber, {one.acknowledged}",
+    }
+    if one.confirmed:
+        handled["faststream-confirmed"] = (
+            f"a subscriber, {one.confirmed}, which waits for the broker"
+        )
+    return {"publish": PUBLISHED, "handle": handled}
 
 
 def cases(scale: Scale, broker: str) -> list[Case]:
     """Publishing and handling, by each framework."""
     load = Load.of(scale, PAYLOAD_BYTES, 1)
     return [
-        Case(f"on_{broker}", PAYLOAD_BYTES, point, name, HOW[point][name],
+        Case(f"on_{broker}", PAYLOAD_BYTES, point, name, told,
              partial(_run, broker=broker, framework=name, point=point, load=load),
              bound=name == "faststream", durability=BROKERS[broker].durability)
-        for point in ("publish", "handle")
-        for name in HOW[point]
+        for point, contenders in how(broker).items()
+        for name, told in contenders.items()
     ]  # fmt: skip
 
 
@@ -161,24 +183,25 @@ WORKLOADS = tuple(
         f"on_{broker}",
         f"On {one.title}",
         "64 tasks publish single records and wait for the broker's word; then a service handles records "
-        "that lie on the broker, one after the other. Both frameworks use the same server, with the same "
-        "settings.",
+        "that lie on the broker. Both frameworks use the same server, with the same settings.",
         partial(cases, broker=broker),
     )
     for broker, one in BROKERS.items()
 )
 
-TARGETS = tuple(
-    Target(
-        f"{one.title}, {title}: times FastStream",
-        f"on_{broker}/{PAYLOAD_BYTES}/{point}/{contender}",
-        1,
-        f"on_{broker}/{PAYLOAD_BYTES}/{point}/faststream",
-    )
-    for broker, one in BROKERS.items()
-    for title, point, contender in (
-        ("published one by one", "publish", "penstock"),
-        ("handled one by one", "handle", "penstock"),
-        ("handled and committed one by one", "handle", "penstock-commit"),
-    )
-)
+
+def _targets(broker: str, one: Broker) -> Iterator[Target]:
+    """Commits of each record are judged against the FastStream that waits for the broker as well."""
+    waits = "faststream-confirmed" if one.confirmed else "faststream"
+    for title, point, contender, peer in (
+        ("published one by one", "publish", "penstock", "faststream"),
+        ("handled one by one", "handle", "penstock", "faststream"),
+        ("handled and committed one by one", "handle", "penstock-commit", waits),
+    ):
+        group = f"on_{broker}/{PAYLOAD_BYTES}/{point}"
+        yield Target(
+            f"{one.title}, {title}: times FastStream", f"{group}/{contender}", 1, f"{group}/{peer}"
+        )
+
+
+TARGETS = tuple(target for broker, one in BROKERS.items() for target in _targets(broker, one))

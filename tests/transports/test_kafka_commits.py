@@ -21,11 +21,12 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from penstock.transports.kafka import KafkaTransport
 from penstock.transports.kafka_holdings import Holdings, Owned
 from penstock.transports.kafka_member import KafkaMember
-from penstock.transports.kafka_sent import SentCommits
+from penstock.transports.kafka_sent import HEAR_SECONDS, NEXT_SECONDS, SentCommits
 from penstock.transports.records import StreamRecord
 
 CONSUMER = "penstock.transports.kafka_consumer"
 MEMBER = "penstock.transports.kafka_member"
+SENT = "penstock.transports.kafka_sent"
 
 
 @pytest.fixture(scope="module")
@@ -213,6 +214,34 @@ async def test_a_full_buffer_hears_the_answer_to_a_commit(transport, topic, monk
         assert values_of(await take(consumer, 400)) == numbered(400)
 
 
+async def test_who_commits_each_record_waits_for_no_records(transport, topic, monkeypatch):
+    """A call of the client that waits for records ends with the answer, and the next commit is taken."""
+    await transport.create_topic(topic, partitions=1)
+    await transport.produce(topic, numbered(20))
+    async with transport.subscribe(topic, "billing") as consumer, asyncio.timeout(WAIT_SECONDS):
+        await take(consumer, 20)
+        for name in (
+            f"{MEMBER}.SLICE_SECONDS",
+            f"{SENT}.NEXT_SECONDS",
+            f"{CONSUMER}.POLL_SECONDS",
+        ):
+            monkeypatch.setattr(name, 1.5 * WAIT_SECONDS)
+        await transport.produce(topic, [b"ends what still waits by the old figures"])
+        await take(consumer, 1)
+        first = asyncio.ensure_future(consumer.commit({0: 1}))
+        await transport.produce(topic, [b"ends what waits for records, once"])
+        try:
+            await first
+            for offset in range(2, 21):
+                await consumer.commit({0: offset})
+        finally:
+            monkeypatch.undo()
+            await transport.produce(topic, [b"lets it close"])
+        await consumer.commit({0: 21})
+        await take(consumer, 2)
+    assert await lag_of(transport, topic) == 2
+
+
 @pytest.mark.parametrize("buffer", [10, 20_000])
 async def test_small_portions_keep_order_and_lose_nothing(transport, topic, monkeypatch, buffer):
     monkeypatch.setattr(f"{MEMBER}.PORTION_RECORDS", 7)
@@ -292,6 +321,16 @@ def test_what_the_client_does_not_send_is_told_at_once():
     sent.send(refuse, {0: 5}, told.settle)
     assert [type(one) for one in told] == [RuntimeError]
     assert not len(sent)
+
+
+def test_the_next_commit_is_waited_for_once_after_an_answer():
+    sent = SentCommits()
+    assert sent.pause() == 0
+    sent.send(int, {0: 5}, Told().settle)
+    assert sent.pause() == sent.pause() == HEAR_SECONDS
+    sent.answered(None, places({0: 5}))
+    assert sent.pause() == NEXT_SECONDS
+    assert sent.pause() == 0
 
 
 def test_an_answer_that_comes_late_is_not_that_of_the_next_commit():

@@ -22,7 +22,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from penstock.errors import InvalidOption, OffsetOutOfRange
 from penstock.log.records import NO_HEADERS
 from penstock.system import Clock
-from penstock.transports.kafka_sent import SentCommits, Settle, check_answer
+from penstock.transports.kafka_sent import HEAR_SECONDS, SentCommits, Settle, check_answer
 from penstock.transports.kafka_settings import LOGGER, is_committed
 from penstock.transports.records import StartPosition, StreamRecord
 
@@ -30,8 +30,6 @@ SLICE_SECONDS = 0.005
 """How long a job may wait for the client."""
 PORTION_RECORDS = 250
 """Records between two looks for jobs and for answers to commits."""
-HEAR_SECONDS = 0.000_3
-"""Between two looks for answers, when there is no room for records."""
 HEAR_LOOKS = 16
 ASSIGN_TRIES = 5
 LOOK_SECONDS = 0.5
@@ -234,9 +232,12 @@ class KafkaMember:
             self.run_jobs()
             self._look_again()
             self._raise_failure()  # before a record is taken, which nobody would get
-            first = raising(self._client.poll, min(SLICE_SECONDS, seconds))
+            # An answer ends no call of the client: the next commit would wait for the rest of that.
+            first = raising(self._client.poll, 0.0 if self._sent else min(SLICE_SECONDS, seconds))
             if first is not None or self.wanted or self._clock.monotonic() >= until:
                 return first
+            if pause := self._sent.pause():
+                self.run_job(pause)
 
     def _rest(self, limit: int) -> list[Message]:
         if limit <= 0:

@@ -7,6 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+HEAR_SECONDS = 0.000_3
+"""Between two looks for answers, when there is one to come. The client cannot wait for so short a time."""
+NEXT_SECONDS = 0.001
+"""For the next commit, after the answer to the last; records that come meanwhile wait."""
+
 Settle = Callable[..., None]
 """Takes a function and its arguments; somebody waits for what it returns or raises."""
 
@@ -21,6 +26,13 @@ class SentCommits:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def pause(self) -> float:
+        """How long to wait for the next commit, when no records came; 0 when none is to be expected."""
+        if self._waiting:
+            return HEAR_SECONDS
+        heard, self.has_heard = self.has_heard, False
+        return NEXT_SECONDS if heard else 0.0
 
     def send(
         self, commit: Callable[[], object], offsets: Mapping[int, int], settle: Settle
