@@ -7,15 +7,17 @@ the top level. A block that needs more says what, and which file of the tests ru
 import ast
 import re
 import sys
+import tomllib
 import types
 from pathlib import Path
 
 import pytest
 
 from penstock import WalMessageQueue, open_store
+from penstock.transports import TransportRegistry
 from tests.running import run_python
 from tests.servers import postgres_server
-from tests.snippets import blocks_of, examples_for, run_blocks, run_examples
+from tests.snippets import FENCE, blocks_of, examples_for, run_blocks, run_examples
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
@@ -90,6 +92,64 @@ def test_the_tests_of_the_testing_page_pass(tmp_path):
     finished = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", folder=tmp_path)
     assert finished.returncode == 0, finished.stdout[-4000:]
     assert "2 passed" in finished.stdout
+
+
+# ---------------------------------------------------------------------------------- other languages
+
+LANGUAGES = {"python", "sh", "console", "toml", "text", ""}
+"""Lines of shell: tests/test_shell_pages.py. Text and nothing: layouts and what programs print, which nobody runs."""
+TOML = {"docs/configuration.md", "docs/transports.md"}
+"""Read below, each by its own test."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_block_is_of_a_language_that_the_tests_run(page):
+    languages = {match["language"] for match in FENCE.finditer(page.read_text(encoding="utf-8"))}
+    assert languages <= LANGUAGES
+    assert ("toml" in languages) is (name_of(page) in TOML)
+
+
+def toml_of(page: str) -> str:
+    [block] = blocks_of((ROOT / page).read_text(encoding="utf-8"), "toml")
+    return block.code
+
+
+def test_the_settings_of_the_page_are_read_from_the_file_as_from_the_environment(
+    tmp_path, monkeypatch
+):
+    pytest.importorskip("pydantic_settings", reason="needs: pip install 'penstock[config]'")
+    from penstock.config import load_settings
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    Path("penstock.toml").write_text(toml_of("docs/configuration.md"))
+    from_file = load_settings()
+    Path("penstock.toml").unlink()
+    assert load_settings() != from_file
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    for name, value in re.findall(r"^\$ export (PENSTOCK_\w+)=(\S+)$", page, re.MULTILINE):
+        monkeypatch.setenv(name, value)
+    assert load_settings() == from_file
+
+
+def test_the_entry_point_of_the_page_brings_a_transport(tmp_path, monkeypatch):
+    """As pip leaves a package: its code, and what it said of itself."""
+    [(group, points)] = tomllib.loads(toml_of("docs/transports.md"))["project"][
+        "entry-points"
+    ].items()
+    [(scheme, place)] = points.items()
+    module, _, name = place.partition(":")
+    file = tmp_path / f"{module.replace('.', '/')}.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        f"from penstock.transports import EmbeddedTransport\nclass {name}(EmbeddedTransport): pass\n"
+    )
+    told = tmp_path / "my_package-1.0.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    (told / "entry_points.txt").write_text(f"[{group}]\n{scheme} = {place}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert TransportRegistry().find(f"{scheme}://loft").__name__ == name
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)

@@ -47,6 +47,8 @@ def test_the_pipeline_ends_well_and_the_tour_finds_its_sums_right(tmp_path):
     assert books.total.published == published + facts["alerts"]["published"]
     assert min(one.published for one in books.accounts) > 0
     assert facts["waiting"][-1] == 0  # the end of the tour's curve
+    outputs = re.findall(r"s    (\S+) runs, (\d) of 9$", finished.stdout, re.MULTILINE)
+    assert [number for _, number in outputs] == list("123456789")  # progress while Spark starts
 
 
 @pytest.mark.timeout(480)

@@ -4,6 +4,7 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -54,6 +55,58 @@ def test_ten_lines_are_ten(title):
 
 
 # ---------------------------------------------------------------------------------- the first screen
+
+
+def test_it_says_in_three_sentences_what_it_is():
+    _, first, _ = README.split("\n\n", 2)
+    sentences = re.split(r"(?<=\.)\s+", first.strip())
+    assert len(sentences) == 3
+    assert sentences[0].startswith("Penstock is ")
+
+
+def test_the_picture_is_of_the_path_of_a_message():
+    [(told, place)] = re.findall(r"^!\[([^\]]+)\]\((\S+)\)$", README, re.MULTILINE)
+    assert told.startswith("The path of a message")
+    assert place.endswith(".svg")
+    picture = ET.fromstring((ROOT / place).read_text(encoding="utf-8"))
+    assert picture.tag.endswith("}svg")
+    words = " ".join(picture.itertext())
+    for room in ("bus", "log", "broker", "handler", "Spark", "dead letter"):
+        assert room in words, room
+
+
+def test_what_make_test_prints_first_is_what_its_scripts_print():
+    """Its last line comes from pytest, and is rounded."""
+    shown = README.partition("\n$ make test\n")[2].partition("```")[0].splitlines()
+    made, installed, running = shown[:3]
+    script = (ROOT / "scripts" / "environment").read_text(encoding="utf-8")
+    assert made.startswith("Making .venv with Python 3.")
+    assert re.search(r"Making \.venv with .*requirements/dev\.txt \.\.\.", script)
+    packages = (ROOT / "scripts" / "system-packages").read_text(encoding="utf-8")
+    said, _, names = installed.partition(": ")
+    assert f"{said}: $missing..." in packages
+    assert f"for package in {names.removesuffix(' ...')}; do" in packages
+    assert running in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+OTHERS = (
+    "asyncio.Queue", "bubus", "FastStream", "Celery", "SQLite", "Kafka", "Pulsar", "NATS", "RabbitMQ", "Spark",
+)  # fmt: skip
+
+
+def test_others_are_compared_and_it_says_when_to_take_them():
+    text = README.partition("## Others")[2].partition("\n## ")[0]
+    heading, _, *rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert heading == "| | Take it when | Penstock instead when |"
+    assert all(len(cell.split()) > 2 for row in rows for cell in row.split("|")[2:4])
+    names = " ".join(row.split("|")[1] for row in rows)
+    assert [one for one in OTHERS if one not in names] == []
+    assert "**Do not use Penstock** when" in text
+
+
+def test_the_figures_name_the_machine():
+    figures = README.partition(headlines.BEGIN)[2].partition(headlines.END)[0]
+    assert re.search(r"Medians\. .* on .*\d cores?, \d+ GiB, CPython 3\.\d+\.\d+", figures)
 
 
 def test_the_sums_of_the_tour_are_those_that_the_tour_has(monkeypatch):

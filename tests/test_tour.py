@@ -16,10 +16,12 @@ from examples.tour import __main__ as tour
 from examples.tour.board import is_installed
 from examples.tour.chart import BLOCKS, Curve, blocks, peaks, svg
 from examples.tour.sums import Books, of_the_kills, of_the_pipeline, of_the_rush_hour
+from penstock import BackpressureState
 from tests.java import quick_environment
 from tests.running import FAST, run_python
 
 ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 TOPIC = {"published": 90, "in_the_tables": 70, "dead_letters": 9, "duplicates": 6, "too_late": 5}
 FACTS = {
     "crash_demo": {
@@ -136,6 +138,54 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path, capsys):
     assert (tmp_path / "letters").exists()
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_errors_of_a_part_are_kept_aside_and_shown_when_it_fails(
+    monkeypatch, tmp_path, capfd, code
+):
+    """Spark's workers write tracebacks of their own when all is well."""
+    program = tmp_path / "noisy" / "main.py"
+    program.parent.mkdir()
+    program.write_text(
+        f"import sys\nprint('news')\nprint('a traceback', file=sys.stderr)\nsys.exit({code})"
+    )
+    monkeypatch.setattr(tour, "EXAMPLES", tmp_path)
+    part = tour.Part("noisy", "makes noise", of_the_kills, log=False)
+    assert tour.run(part, tmp_path, []) == (None, code == 0)
+    told = capfd.readouterr()
+    assert "news" in told.out
+    assert ("a traceback" in told.out) is (code != 0)
+    assert told.err == ""
+    assert (tmp_path / "noisy.txt").read_text() == "a traceback\n"
+
+
+@pytest.mark.parametrize(("seconds", "slow"), [(0.4, False), (179.4, False), (180.0, True)])
+def test_the_tour_says_how_long_it_took_beside_its_three_minutes(seconds, slow):
+    told = tour.duration(seconds)
+    assert told.startswith(f"The tour took {seconds:.0f} s; it is made for less than 180 s.")
+    assert told.endswith("This machine is slow, or busy.") is slow
+
+
+def test_the_pages_promise_what_the_tour_is_made_for():
+    """A time that the README shows is pasted from a run. That a machine is slower fails no test."""
+    assert tour.SECONDS_MEANT == 180
+    assert "made for less than three minutes" in README
+    assert "three minutes" in (ROOT / "examples" / "tour" / "README.md").read_text(encoding="utf-8")
+    for seconds in re.findall(r"^The tour took (\d+) s;", README, re.MULTILINE):
+        assert int(seconds) < tour.SECONDS_MEANT
+
+
+def shape(line: str) -> str:
+    """What a line says, whatever the numbers are, and how high the pressure was."""
+    level = "|".join(one.name for one in BackpressureState)
+    return " ".join(re.sub(rf"\d[\d,]*|{level}", "N", line).split())
+
+
+def lines_of_the_readme() -> list[str]:
+    """What it shows of `make demo`; dots stand for what is left out."""
+    shown = README.partition("$ make demo\n")[2].partition("\n$ make test")[0].splitlines()
+    return [line for line in shown if line.strip() not in {"", "..."}]
+
+
 @pytest.mark.timeout(480)
 def test_the_tour_without_spark_ends_well(tmp_path):
     folder = tmp_path / "tour"
@@ -148,6 +198,11 @@ def test_the_tour_without_spark_ends_well(tmp_path):
     steps = re.findall(r"^  paid: ([\d,]+) of 3,000", finished.stdout, re.MULTILINE)
     assert len(steps) >= 2  # before the kill and after it, however quick the machine is
     ET.fromstring((folder / "chart.svg").read_text())
+    told = {shape(line) for line in finished.stdout.splitlines()}
+    # The dashboard needs an extra; the part that is left out has no line in the README.
+    promised = [one for one in lines_of_the_readme() if is_installed() or "ashboard" not in one]
+    assert len(promised) >= 8
+    assert [line for line in promised if shape(line) not in told] == []
     if is_installed():
         assert "The dashboard was at http://127.0.0.1:" in finished.stdout
         assert "Traceback" not in (folder / "dashboard.txt").read_text()
@@ -163,7 +218,8 @@ def test_the_whole_tour_ends_well(tmp_path):
     assert finished.returncode == 0, finished.stdout[-4000:]
     told = re.findall(r"^PASS: .*$", finished.stdout, re.MULTILINE)
     assert told
-    assert told[-1] in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert told[-1] in README
+    assert re.search(r"^The tour took \d+ s; it is made for", finished.stdout, re.MULTILINE)
 
 
 def test_the_rush_hour_tells_every_fifth_of_its_way_once(capsys):

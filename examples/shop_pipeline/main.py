@@ -233,7 +233,7 @@ def run(home: str, url: str | None, visits: int, seed: int, facts: str | None) -
     say("Spark starts ...")
     spark = spark_session("shop", master="local[2]", config=QUICK, tell=say)
     say(f"{len(shop.all_outputs())} streaming queries start ...")
-    running = shop.start(spark)
+    running = shop.start(spark, tell=lambda text: say(f"  {text}"))
     waiting: list[int] = []
     try:
         for what, slices in {

@@ -243,7 +243,8 @@ def look(
 def _loop() -> asyncio.Runner:
     """One event loop for all looks: a new one each time takes longer than a look."""
     runner = asyncio.Runner()
-    atexit.register(runner.close)
+    # The loop alone: Runner.close starts a thread, which Python 3.12 refuses so late.
+    atexit.register(runner.get_loop().close)
     os.register_at_fork(after_in_child=_loop.cache_clear)  # two processes cannot have one
     return runner
 

@@ -104,6 +104,14 @@ ASKED = 'case "$*" in *dev.txt*) name=numpy;; *) name=pip;; esac'
 """The audit asks for the lock; when PyPI does not know a package of it, for pip alone."""
 
 
+def test_make_lint_looks_for_known_weaknesses():
+    """Of packages of Python; code in Rust would need cargo audit beside it."""
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.search(r"^lint: .*\n(\t.*\n)*\t@scripts/audit\n", makefile, re.MULTILINE)
+    rust = [*ROOT.glob("Cargo.*"), *ROOT.glob("src/**/*.rs"), *ROOT.glob("src/**/Cargo.*")]
+    assert rust == []
+
+
 def audited(folder: Path, pip_audit: str | None) -> tuple[int, str]:
     """The audit in a repository of its own, whose pip-audit is this program of bash."""
     for name in ("scripts", "requirements", ".venv/bin"):

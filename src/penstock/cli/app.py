@@ -42,7 +42,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    ctx: typer.Context,
+    context: typer.Context,
     url: Url = None,
     config: Annotated[
         str | None,
@@ -54,7 +54,7 @@ def options(
 ) -> None:
     """Options that stand before the verb."""
     # The verbs look them up: those that stand behind the verb count first.
-    del ctx, url, config, version
+    del context, url, config, version
 
 
 app.add_typer(topic.app, name="topic")

@@ -17,7 +17,7 @@ WAIT_SECONDS = 30.0
 
 
 def bench(
-    ctx: typer.Context,
+    context: typer.Context,
     url: Url = None,
     number: Annotated[
         int, typer.Option("--number", "-n", min=1, max=100_000_000, help="How many records.")
@@ -37,7 +37,7 @@ def bench(
     """Produce records to a topic of its own, consume them, tell how fast that was, and delete the topic."""
     from penstock.cli.output import show
 
-    found = run(_bench(place_of(ctx, url), number, size, min(batch, number), partitions))
+    found = run(_bench(place_of(context, url), number, size, min(batch, number), partitions))
     rows = [
         (
             name,

@@ -16,28 +16,28 @@ COMPLETION_SECONDS = 5.0
 """A shell waits no longer for a broker."""
 
 
-def topics(ctx: typer.Context, incomplete: str) -> list[str]:
+def topics(context: typer.Context, incomplete: str) -> list[str]:
     """The names of topics that begin so."""
-    return _names(ctx, incomplete, _topics)
+    return _names(context, incomplete, _topics)
 
 
-def groups(ctx: typer.Context, incomplete: str) -> list[str]:
+def groups(context: typer.Context, incomplete: str) -> list[str]:
     """The names of groups that begin so."""
-    return _names(ctx, incomplete, _groups)
+    return _names(context, incomplete, _groups)
 
 
 def _names(
-    ctx: typer.Context, incomplete: str, look: Callable[[Transport], Awaitable[list[str]]]
+    context: typer.Context, incomplete: str, look: Callable[[Transport], Awaitable[list[str]]]
 ) -> list[str]:
     found: list[str] = []
     # A shell that completes has no use for an error.
     with suppress(Exception):
-        found = asyncio.run(_look(_url(ctx), look))
+        found = asyncio.run(_look(_url(context), look))
     return [name for name in found if name.startswith(incomplete)]
 
 
-def _url(ctx: typer.Context) -> str | None:
-    here: typer.Context | None = ctx
+def _url(context: typer.Context) -> str | None:
+    here: typer.Context | None = context
     while here is not None:
         if here.params.get("url"):
             return str(here.params["url"])

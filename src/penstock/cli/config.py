@@ -10,13 +10,13 @@ app = typer.Typer(help="The settings in use.", no_args_is_help=True)
 
 
 @app.command("show")
-def show(ctx: typer.Context, url: Url = None, output: Output = Form.TEXT) -> None:
+def show(context: typer.Context, url: Url = None, output: Output = Form.TEXT) -> None:
     """Show every setting with its origin; secrets are masked."""
     from penstock.cli.output import show as show_rows
     from penstock.cli.output import tell
     from penstock.config import settings_in_use, unknown_variables
 
-    before = ctx.find_root().params
+    before = context.find_root().params
     found = settings_in_use(before.get("config"), url=url or before.get("url"))
     plain = [one._asdict() for one in found]
     rows = [(one.name, str("" if one.value is None else one.value), one.origin) for one in found]

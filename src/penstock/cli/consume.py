@@ -39,7 +39,7 @@ FORMAT_MEANINGS = {
 
 
 def consume(
-    ctx: typer.Context,
+    context: typer.Context,
     topic: Topic,
     url: Url = None,
     offset: Annotated[
@@ -89,7 +89,7 @@ def consume(
     from penstock.cli.formats import renderer
     from penstock.cli.positions import parse_range
 
-    place = place_of(ctx, url)
+    place = place_of(context, url)
     render = renderer(format, to_terminal=sys.stdout.isatty())
     wanted = parse_range(offset, System().clock.time_ms())
     work = _Reading(topic, wanted, number, tuple(partition or ()), follow, render)

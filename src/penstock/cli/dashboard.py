@@ -10,7 +10,7 @@ from penstock.cli.options import Url
 
 
 def dashboard(
-    ctx: typer.Context,
+    context: typer.Context,
     url: Url = None,
     host: Annotated[
         str | None, typer.Option("--host", help="The address; another than loopback needs a token.")
@@ -24,7 +24,7 @@ def dashboard(
     """
     from penstock.config import load_settings
 
-    before = ctx.find_root().params
+    before = context.find_root().params
     settings = load_settings(before.get("config"), url=url or before.get("url"))
     own = settings.dashboard
     token = None if own.token is None else own.token.get_secret_value()

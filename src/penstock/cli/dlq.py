@@ -35,7 +35,7 @@ File = Annotated[Path | None, typer.Option("--file", "-F", help="The new value i
 @app.command("list")
 @choosing
 def list_(
-    ctx: typer.Context,
+    context: typer.Context,
     *,
     url: Url = None,
     choice: Choice,
@@ -49,7 +49,7 @@ def list_(
     from penstock.cli.letter_work import chosen_letters
     from penstock.cli.output import show, tell
 
-    found = run(chosen_letters(place_of(ctx, url), choice.source, choice.filter()))
+    found = run(chosen_letters(place_of(context, url), choice.source, choice.filter()))
     shown = found[-number:]
     rows = [
         (
@@ -70,12 +70,12 @@ def list_(
 
 
 @app.command("show")
-def show(ctx: typer.Context, id: Id, url: Url = None, output: Output = Form.TEXT) -> None:  # noqa: A002
+def show(context: typer.Context, id: Id, url: Url = None, output: Output = Form.TEXT) -> None:  # noqa: A002
     """Show one dead letter: the error, where it came from, and its value."""
     from penstock.cli.letter_work import one_letter
     from penstock.cli.output import show_json
 
-    letter = run(one_letter(place_of(ctx, url), id))
+    letter = run(one_letter(place_of(context, url), id))
     if output is Form.JSON:
         show_json(letter.plain())
     else:
@@ -116,7 +116,7 @@ def _show(letter: Letter) -> None:
 
 @app.command("edit")
 def edit(
-    ctx: typer.Context,
+    context: typer.Context,
     id: Id,  # noqa: A002
     url: Url = None,
     value: Value = None,
@@ -127,7 +127,7 @@ def edit(
     from penstock.cli.letter_work import edit_letter, new_value, one_letter
     from penstock.cli.output import say
 
-    place = place_of(ctx, url)
+    place = place_of(context, url)
     letter = run(one_letter(place, id))
     changed = new_value(letter, value, file, ask=True, force=force)
     if changed is None:
@@ -140,7 +140,7 @@ def edit(
 @app.command("replay")
 @choosing
 def replay(
-    ctx: typer.Context,
+    context: typer.Context,
     *,
     ids: Ids = None,
     url: Url = None,
@@ -168,7 +168,7 @@ def replay(
     )
 
     wanted = choice.some(ids, everything)
-    place = place_of(ctx, url)
+    place = place_of(context, url)
     letters = run(chosen_letters(place, choice.source, wanted))
     if value is not None or file is not None or editor:
         letters = [with_value(letters, value, file, editor, force)]
@@ -184,7 +184,7 @@ def replay(
 @app.command("purge")
 @choosing
 def purge(
-    ctx: typer.Context,
+    context: typer.Context,
     *,
     ids: Ids = None,
     url: Url = None,
@@ -198,7 +198,7 @@ def purge(
     from penstock.cli.output import say
 
     wanted = choice.some(ids, everything)
-    place = place_of(ctx, url)
+    place = place_of(context, url)
     letters = run(chosen_letters(place, choice.source, wanted))
     if dry_run or not letters:
         say(f"{'would purge' if dry_run else 'purged'} {counted(len(letters), 'dead letter')}")

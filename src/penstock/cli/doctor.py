@@ -7,14 +7,14 @@ import typer
 from penstock.cli.options import Form, Output, Url
 
 
-def doctor(ctx: typer.Context, url: Url = None, output: Output = Form.TEXT) -> None:
+def doctor(context: typer.Context, url: Url = None, output: Output = Form.TEXT) -> None:
     """Check Python, Java, extras, settings, the disk, the clock, the log or the broker."""
     from penstock.cli.checks import Health, check_machine
     from penstock.cli.checks_place import check_place
     from penstock.cli.codes import PROBLEMS
     from penstock.cli.output import show
 
-    before = ctx.find_root().params
+    before = context.find_root().params
     found = [*check_machine(), *check_place(url or before.get("url"), before.get("config"))]
     rows = [(one.health, one.what, one.detail) for one in found]
     show(output, [one._asdict() for one in found], ("", "what", "found"), rows, "")

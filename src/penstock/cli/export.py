@@ -38,7 +38,7 @@ ENDINGS = {
 
 
 def export(
-    ctx: typer.Context,
+    context: typer.Context,
     topic: Topic,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="Where they go; its ending tells the format.")
@@ -63,7 +63,7 @@ def export(
     from penstock.cli.positions import parse_range
     from penstock.cli.table import counted
 
-    place = place_of(ctx, url)
+    place = place_of(context, url)
     kind = _kind(file, format)
     _check(file, yes)
     wanted = parse_range(offset, System().clock.time_ms())

@@ -31,7 +31,7 @@ Watch = Annotated[
 
 @app.command("list")
 def list_(
-    ctx: typer.Context,
+    context: typer.Context,
     url: Url = None,
     topic: OptionalTopic = None,
     watch: Watch = 0.0,
@@ -41,7 +41,7 @@ def list_(
     from penstock.cli.group_sight import look
     from penstock.cli.output import show
 
-    found = run(look(place_of(ctx, url), topic=topic, watch=watch))
+    found = run(look(place_of(context, url), topic=topic, watch=watch))
     rows = [
         (
             one.group,
@@ -60,7 +60,7 @@ def list_(
 
 @app.command("describe")
 def describe(
-    ctx: typer.Context,
+    context: typer.Context,
     group: Group,
     url: Url = None,
     topic: OptionalTopic = None,
@@ -71,7 +71,7 @@ def describe(
     from penstock.cli.group_sight import look
     from penstock.cli.output import say, show_json, show_table
 
-    found = run(look(place_of(ctx, url), group=group, topic=topic, watch=watch))
+    found = run(look(place_of(context, url), group=group, topic=topic, watch=watch))
     if output is Form.JSON:
         show_json([one.plain(partitions=True) for one in found])
         return
@@ -85,7 +85,7 @@ def describe(
 
 @app.command("seek")
 def seek(
-    ctx: typer.Context,
+    context: typer.Context,
     group: Group,
     to: Annotated[
         str,
@@ -108,7 +108,7 @@ def seek(
     from penstock.cli.group_moves import move, preview
     from penstock.cli.positions import parse_seek
 
-    place = place_of(ctx, url)
+    place = place_of(context, url)
     bound: Bound = parse_seek(to, System().clock.time_ms())
     moves = run(preview(place, group, topic, bound, partition or []))
     if not dry_run:
@@ -129,7 +129,7 @@ def _show_moves(moves: list[Any], output: Form, dry_run: bool) -> None:
 
 @app.command("delete")
 def delete(
-    ctx: typer.Context,
+    context: typer.Context,
     group: Group,
     url: Url = None,
     topic: OptionalTopic = None,
@@ -139,7 +139,7 @@ def delete(
     """Forget a group: where it was, and that records are kept for it."""
     from penstock.cli.output import say
 
-    place = place_of(ctx, url)
+    place = place_of(context, url)
     topics = run(_topics(place, group, topic))
     what = f"where {group} was in {', '.join(topics)}"
     if dry_run:

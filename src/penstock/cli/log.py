@@ -24,7 +24,7 @@ MaybeTopic = Annotated[
 
 @app.command("verify")
 def verify(
-    ctx: typer.Context, topic: MaybeTopic = None, url: Url = None, output: Output = Form.TEXT
+    context: typer.Context, topic: MaybeTopic = None, url: Url = None, output: Output = Form.TEXT
 ) -> None:
     """Read every byte of a log and check it; nothing is changed, and writers may go on."""
     from penstock import verify as verify_log
@@ -32,7 +32,7 @@ def verify(
     from penstock.cli.output import show_json
     from penstock.cli.progress import busy
 
-    place = place_of(ctx, url)
+    place = place_of(context, url)
     place.check_there()
     with busy("reading every byte"):
         report = verify_log(place.store(), topic, tier=place.tier, offsets=place.offsets)
@@ -82,7 +82,7 @@ def _show(report: VerifyReport) -> None:
 
 @app.command("repair")
 def repair(
-    ctx: typer.Context,
+    context: typer.Context,
     topic: Topic,
     url: Url = None,
     yes: Yes = False,
@@ -93,7 +93,7 @@ def repair(
     from penstock import repair as repair_topic
     from penstock.cli.codes import PROBLEMS
 
-    place = place_of(ctx, url)
+    place = place_of(context, url)
     place.check_there()
     do: Callable[[bool], RepairReport] = lambda dry: repair_topic(  # noqa: E731 - called twice
         place.store(), topic, tier=place.tier, offsets=place.offsets, dry_run=dry
@@ -136,12 +136,12 @@ def _show_repair(report: RepairReport, output: Form) -> None:
 
 @app.command("stats")
 def stats(
-    ctx: typer.Context, topic: MaybeTopic = None, url: Url = None, output: Output = Form.TEXT
+    context: typer.Context, topic: MaybeTopic = None, url: Url = None, output: Output = Form.TEXT
 ) -> None:
     """Show what a log holds: records, bytes, segments, and what keeps it from holding less."""
     from penstock.cli.output import show
 
-    found = run(_stats(place_of(ctx, url), topic))
+    found = run(_stats(place_of(context, url), topic))
     titles = ("topic", "partition", "start", "end", "segments", "bytes", "oldest", "kept for")
     rows = [tuple(one[name] for name in _COLUMNS) for one in found]
     show(output, found, titles, rows, "there are no topics: `penstock topic create NAME` makes one")

@@ -170,9 +170,9 @@ def _set_log_level(level: str) -> None:
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
 
 
-def place_of(ctx: typer.Context, url: str | None) -> Place:
+def place_of(context: typer.Context, url: str | None) -> Place:
     """The place that a verb was given; the options before the verb count too."""
-    before = ctx.find_root().params
+    before = context.find_root().params
     return Place.of(url or before.get("url"), before.get("config"))
 
 

@@ -28,7 +28,7 @@ class Row(NamedTuple):
 
 
 def produce(
-    ctx: typer.Context,
+    context: typer.Context,
     topic: Topic,
     values: Annotated[
         list[str] | None,
@@ -65,7 +65,7 @@ def produce(
     ] = False,
 ) -> None:
     """Produce records; done when all of them are acknowledged."""
-    place = place_of(ctx, url)
+    place = place_of(context, url)
     headers = _headers(header or [])
     _check(values, file, key, separator, tombstone)
     with _Input(values, file, whole) as batches:

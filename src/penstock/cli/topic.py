@@ -21,7 +21,7 @@ JOURNALS = "journal."
 
 @app.command("create")
 def create(
-    ctx: typer.Context,
+    context: typer.Context,
     topic: Topic,
     url: Url = None,
     partitions: Annotated[
@@ -39,7 +39,7 @@ def create(
     from penstock.cli.output import say
     from penstock.cli.topic_options import topic_options
 
-    place = place_of(ctx, url)
+    place = place_of(context, url)
     options = topic_options(setting or [], nested=place.is_log)
     before, after = run(_create(place, topic, partitions, options))
     say(f"{topic}: {'made' if before is None else 'was there'}, {counted(after, 'partition')}")
@@ -62,7 +62,7 @@ async def _create(
 
 @app.command("list")
 def list_(
-    ctx: typer.Context,
+    context: typer.Context,
     url: Url = None,
     output: Output = Form.TEXT,
     everything: Annotated[
@@ -72,7 +72,7 @@ def list_(
     """List the topics."""
     from penstock.cli.output import show
 
-    found = run(_list(place_of(ctx, url), everything))
+    found = run(_list(place_of(context, url), everything))
     rows = [(one["topic"], one["partitions"], one["records"]) for one in found]
     nothing = "there are no topics: `penstock topic create NAME` makes one"
     show(output, found, ("topic", "partitions", "records"), rows, nothing)
@@ -96,11 +96,13 @@ async def _list(place: Place, everything: bool) -> list[dict[str, Any]]:
 
 
 @app.command("describe")
-def describe(ctx: typer.Context, topic: Topic, url: Url = None, output: Output = Form.TEXT) -> None:
+def describe(
+    context: typer.Context, topic: Topic, url: Url = None, output: Output = Form.TEXT
+) -> None:
     """Show the partitions of a topic, its settings and its groups."""
     from penstock.cli.output import show_json
 
-    found = run(_describe(place_of(ctx, url), topic))
+    found = run(_describe(place_of(context, url), topic))
     if output is Form.JSON:
         show_json(found)
     else:
@@ -179,12 +181,12 @@ def _flat(settings: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
 
 @app.command("delete")
 def delete(
-    ctx: typer.Context, topic: Topic, url: Url = None, yes: Yes = False, dry_run: DryRun = False
+    context: typer.Context, topic: Topic, url: Url = None, yes: Yes = False, dry_run: DryRun = False
 ) -> None:
     """Delete a topic, all its records, and what its groups have committed."""
     from penstock.cli.output import say
 
-    place = place_of(ctx, url)
+    place = place_of(context, url)
     records, groups = run(_what_goes(place, topic))
     what = (
         f"{counted(records, 'record')} of {topic} and the offsets of "

@@ -101,8 +101,8 @@ class Burial:
         for handler in plan.handlers:
             if handler not in delivery.done and handler not in delivery.given_up:
                 attempts = delivery.attempts.get(handler) or Attempts()
-                args = (handler.name, envelope, error, attempts, Reason.STOPPED)
-                await self._save(self._letter(*args))
+                ended = (handler.name, envelope, error, attempts, Reason.STOPPED)
+                await self._save(self._letter(*ended))
 
     def _keep(self, letter: DeadLetter) -> None:
         try:

@@ -228,17 +228,23 @@ class Pipeline:
     # Running
 
     def start(
-        self, spark: SparkSession, *, every: str | None = None, once: bool = False
+        self,
+        spark: SparkSession,
+        *,
+        every: str | None = None,
+        once: bool = False,
+        tell: Callable[[str], None] | None = None,
     ) -> RunningPipeline:
         """Start every output; a micro-batch as soon as there are records, or ``every`` so often.
 
-        ``once`` reads what is there now, in as many micro-batches as it takes, and ends.
+        ``once`` reads what is there now, in as many micro-batches as it takes, and ends. ``tell`` gets a
+        line for each output that runs, as that takes seconds for each.
         """
         from penstock.spark.running import RunningPipeline
 
         self._spark = spark
         running = RunningPipeline(self, spark, every=every, once=once)
-        running.start()
+        running.start(tell)
         return running
 
     def run(self, spark: SparkSession, *, timeout: float = 3600.0) -> RunningPipeline:

@@ -94,14 +94,20 @@ class RunningPipeline:
         """Spark's own handles, by the name of the output."""
         return dict(self._queries)
 
-    def start(self) -> None:
-        """Start what does not run; when one cannot be started, those that were are stopped."""
+    def start(self, tell: Callable[[str], None] | None = None) -> None:
+        """Start what does not run; when one cannot be started, those that were are stopped.
+
+        Each takes seconds; ``tell`` gets a line for each that runs.
+        """
         make_active(self._spark)
         self._ready_checkpoints()
         try:
             for output in self._outputs.values():
                 if output.name not in self._queries:
                     self._queries[output.name] = self._start_surely(output)
+                    if tell is not None:
+                        count = f"{len(self._queries)} of {len(self._outputs)}"
+                        tell(f"{output.name} runs, {count}")
         except BaseException:
             self.stop()
             raise

@@ -10,8 +10,8 @@ from penstock.stores.base import PersistentBackingStore
 
 MakeStore = Callable[[], PersistentBackingStore]
 
-LOCK_SECONDS = 20.0
-"""A wait for a lock that is about to be free: long, as nothing waits that long unless it fails."""
+LOCK_SECONDS = 100.0
+"""A wait for a lock that is about to be free, or for another process: long, as nothing waits that long unless it fails."""
 
 
 class StoreFixtures:

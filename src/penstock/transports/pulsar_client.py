@@ -218,33 +218,33 @@ class PulsarConnection:
 
     async def producer(self, topic: str, *, batching: bool = True) -> Any:
         """A producer to one partition."""
-        conf = _pulsar.ProducerConfiguration()
-        conf.schema(_bytes())
-        conf.send_timeout_millis(max(1, round(self.settings.timeout * 1_000)))
-        conf.max_pending_messages(2 * PENDING_RECORDS)
-        conf.block_if_queue_full(False)
-        conf.batching_enabled(batching)
-        conf.batching_max_messages(BATCH_RECORDS)
-        conf.batching_max_allowed_size_in_bytes(BATCH_BYTES)
-        conf.batching_max_publish_delay_ms(BATCH_DELAY_MS)
-        conf.compression_type(COMPRESSIONS[self.settings.compression])
+        options = _pulsar.ProducerConfiguration()
+        options.schema(_bytes())
+        options.send_timeout_millis(max(1, round(self.settings.timeout * 1_000)))
+        options.max_pending_messages(2 * PENDING_RECORDS)
+        options.block_if_queue_full(False)
+        options.batching_enabled(batching)
+        options.batching_max_messages(BATCH_RECORDS)
+        options.batching_max_allowed_size_in_bytes(BATCH_BYTES)
+        options.batching_max_publish_delay_ms(BATCH_DELAY_MS)
+        options.compression_type(COMPRESSIONS[self.settings.compression])
         name = self.settings.full(topic)
         return await self._made(
-            lambda back: self._native().create_producer_async(name, conf, back), topic
+            lambda back: self._native().create_producer_async(name, options, back), topic
         )
 
     async def reader(self, topic: str, position: Position | None, *, inclusive: bool) -> Any:
         """A reader of one partition, from an entry on, or from the first one."""
-        conf = _pulsar.ReaderConfiguration()
-        conf.schema(_bytes())
-        conf.receiver_queue_size(RECEIVE_RECORDS)
-        conf.start_message_id_inclusive(inclusive or position is None)
+        options = _pulsar.ReaderConfiguration()
+        options.schema(_bytes())
+        options.receiver_queue_size(RECEIVE_RECORDS)
+        options.start_message_id_inclusive(inclusive or position is None)
         start = _pulsar.MessageId.earliest
         if position is not None:
             start = _pulsar.MessageId(NO_PARTITION, position.ledger, position.entry, -1)
         name = self.settings.full(topic)
         return await self._made(
-            lambda back: self._native().create_reader_async(name, start, conf, back), topic
+            lambda back: self._native().create_reader_async(name, start, options, back), topic
         )
 
     async def _made(self, make: Callable[[Callable[..., None]], None], topic: str) -> Any:

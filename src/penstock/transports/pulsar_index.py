@@ -122,18 +122,18 @@ class PulsarIndex:
         answer = await self._http.call("GET", f"{self._path}/internalStats", may=(404,))
         if answer.status == 404:
             raise UnknownTopic(f"there is no topic {self._topic!r}", topic=self._topic)
-        stats = decoded(answer)
-        last = _position(stats["lastConfirmedEntry"])
+        told = decoded(answer)
+        last = _position(told["lastConfirmedEntry"])
         parts = [
             # The broker counts the entries of the last ledger when it is closed.
             (
                 one["ledgerId"],
                 last.entry + 1 if one["ledgerId"] == last.ledger else one["entries"],
             )
-            for one in stats["ledgers"]
+            for one in told["ledgers"]
             if one["ledgerId"] <= last.ledger
         ]
-        return Ledgers([one for one in parts if one[1] > 0], stats.get("cursors", {}))
+        return Ledgers([one for one in parts if one[1] > 0], told.get("cursors", {}))
 
     async def last(self) -> Position | None:
         """The last entry; None: nothing is kept."""
