@@ -108,6 +108,14 @@ class Delivery(msgspec.Struct, eq=False):
                 waiter.set_result(outcome)
 
 
+ONE_DONE = Outcome(1)
+
+
+def outcome_of(envelope: Envelope) -> Outcome:
+    """What became of an event that somebody waited for; without notes its one handler did it."""
+    return ONE_DONE if envelope.delivery is None else envelope.delivery.outcome()
+
+
 def delivery_of(envelope: Envelope) -> Delivery:
     """The notes on an event, made when there are none yet."""
     if envelope.delivery is None:

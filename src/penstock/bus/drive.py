@@ -21,6 +21,9 @@ from penstock.messages import Envelope
 
 current: ContextVar[Envelope | None] = ContextVar("penstock_current_envelope", default=None)
 
+RETURNED = object()
+"""Stands for what a handler waits for when it has returned."""
+
 
 def current_envelope() -> Envelope | None:
     """The envelope of the message that the calling code handles; None outside of handlers."""
@@ -74,6 +77,28 @@ def _begin(function: Callable[[Any], Any], envelope: Envelope, argument: Any, he
     except StopIteration as stop:
         return stop.value
     return Suspended(result, yielded, here)
+
+
+def begin_event(
+    function: Callable[[Any], Any], envelope: Envelope, argument: Any
+) -> Suspended | None:
+    """As :func:`begin`, for a handler of events: what it returns is not wanted."""
+    context = copy_context()
+    return context.run(_begin_event, function, envelope, argument, context)
+
+
+def _begin_event(
+    function: Callable[[Any], Any], envelope: Envelope, argument: Any, here: Context
+) -> Suspended | None:
+    current.set(envelope)
+    result = function(argument)
+    if type(result) is not CoroutineType:
+        if result is None or not isawaitable(result):
+            return None
+        result = _wait_for(result)
+    # Unlike send, this needs no StopIteration to tell that the handler has returned.
+    yielded = next(result.__await__(), RETURNED)
+    return None if yielded is RETURNED else Suspended(result, yielded, here)
 
 
 def was_cancelled() -> bool:
