@@ -172,7 +172,11 @@ class Dispatch:
             return None
         if pending is not None:
             return self._finish_call(handler, envelope, pending)
-        self.succeed(handler, envelope)
+        handler.handled += 1  # as succeed does, without one more call
+        if guard is not None:
+            guard.succeeded()
+        if envelope.delivery is not None:
+            envelope.delivery.done.add(handler)
         return None
 
     async def _finish_call(

@@ -14,10 +14,12 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from inspect import isawaitable
-from types import CoroutineType
-from typing import Any
+from types import CoroutineType, coroutine
+from typing import Any, TypeVar
 
 from penstock.messages import Envelope
+
+Result = TypeVar("Result")
 
 current: ContextVar[Envelope | None] = ContextVar("penstock_current_envelope", default=None)
 
@@ -54,6 +56,22 @@ class Suspended:
                 yielded = self._context.run(step)
             except StopIteration as stop:
                 return stop.value
+
+
+@coroutine
+def carry_on(begun: Coroutine[Any, Any, Result], yielded: Any) -> Generator[Any, Any, Result]:
+    """Await a coroutine whose first step is made, and gave this."""
+    while True:
+        try:
+            yield yielded
+        except BaseException as error:
+            try:
+                yielded = begun.throw(error)
+            except StopIteration as stop:
+                result: Result = stop.value
+                return result
+        else:
+            return (yield from begun.__await__())
 
 
 def begin(function: Callable[[Any], Any], envelope: Envelope, argument: Any) -> Any:

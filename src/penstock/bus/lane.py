@@ -77,7 +77,11 @@ class Lane:
         """Handle an event in the calling task; only while the lane is idle, or for a handler."""
         self.pumps += 1
         dispatch = self.dispatch
-        watch = None if dispatch.meters is None else self._stopwatch(dispatch.meters)
+        meter, watch = self._meter, None
+        if meter is not None and meter.skipped < meter.skip:
+            meter.skipped += 1  # as meters.stopwatch does, without a call
+        elif dispatch.meters is not None:
+            watch = self._stopwatch(dispatch.meters)
         try:
             rest = dispatch.begin_waited(envelope)
         except BaseException:
@@ -141,13 +145,8 @@ class Lane:
         return None if meters is None else Pace(meters, self.kind)
 
     def _stopwatch(self, meters: Meters) -> Stopwatch | None:
-        meter = self._meter
-        if meter is None:
-            meter = self._meter = meters.of(self.kind)
-        if meter.skipped < meter.skip:  # as meters.stopwatch does, without one more call
-            meter.skipped += 1
-            return None
-        return Stopwatch(meter, meters.now)
+        self._meter = meters.of(self.kind)
+        return meters.stopwatch(self.kind)
 
     async def _look_up(self, handled: int, pace: Pace | None) -> int:
         """Look at the clock, let others use the loop; after which event that comes again."""
@@ -272,7 +271,7 @@ class Lane:
 
     def _leave(self) -> None:
         self.pumps -= 1
-        has_work = self.has_work
+        has_work = self._ready or len(self.queue)
         if not has_work and not self._room and self.on_empty is None:
             return  # nobody to tell
         loop = self.dispatch.loop
