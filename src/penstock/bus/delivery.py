@@ -109,11 +109,7 @@ class Delivery(msgspec.Struct, eq=False):
 
 
 ONE_DONE = Outcome(1)
-
-
-def outcome_of(envelope: Envelope) -> Outcome:
-    """What became of an event that somebody waited for; without notes its one handler did it."""
-    return ONE_DONE if envelope.delivery is None else envelope.delivery.outcome()
+"""That of an event that was handled in place without notes: its one handler is done with it."""
 
 
 def delivery_of(envelope: Envelope) -> Delivery:

@@ -111,7 +111,7 @@ class Dispatch:
     def begin_waited(self, envelope: Envelope) -> Awaitable[None] | None:
         """As :meth:`begin`, for an event whose outcome somebody wants to know.
 
-        One plain handler that is done at once leaves no notes: :func:`outcome_of` knows.
+        One plain handler that is done at once leaves no notes, and the outcome is ONE_DONE.
         """
         plan = self.registry.plan(envelope.message.__class__, envelope.session)
         handler = plan.plain

@@ -13,7 +13,7 @@ from functools import partial
 from threading import Lock, get_ident
 from typing import Any, Protocol
 
-from penstock.bus.delivery import Failure, Outcome, delivery_of, outcome_of
+from penstock.bus.delivery import Failure, Outcome, delivery_of
 from penstock.bus.dispatch import Dispatch
 from penstock.bus.drive import current
 from penstock.bus.event_log import EventRecorder
@@ -484,4 +484,4 @@ async def wait_for_outcome(envelope: Envelope) -> Outcome:
         waiter: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         delivery_of(envelope).waiters.append(waiter)
         return await waiter
-    return outcome_of(envelope)
+    return delivery_of(envelope).outcome()
