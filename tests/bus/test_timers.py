@@ -104,3 +104,54 @@ async def test_interrupting_ends_all_who_wait(clock, timers):
     errors = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(error) for error in errors] == [Closed] * 3
     assert len(timers) == 0
+
+
+async def test_what_ends_without_waiting_sets_no_timer(timers):
+    async def count():
+        return len(timers)
+
+    assert await timers.deadline(5, "count").over(count()) == 0
+
+
+async def test_the_time_before_the_first_wait_counts_for_the_deadline(clock, timers):
+    began: list[float] = []
+
+    async def work_and_wait():
+        clock.advance(2)
+        began.append(clock.monotonic())
+        await asyncio.Event().wait()
+
+    with pytest.raises(DeadlineExceeded, match="within 5 s"):
+        await clock.run_until(timers.deadline(5, "work").over(work_and_wait()))
+    assert clock.monotonic() - began[0] == pytest.approx(3)
+
+
+async def test_what_swallows_its_cancellation_is_waited_for_and_returns(clock, timers):
+    async def stay():
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await timers.sleep(1)
+            return "stayed"
+
+    assert await clock.run_until(timers.deadline(5, "stay").over(stay())) == "stayed"
+    assert (clock.monotonic(), len(timers)) == (6, 0)
+
+
+async def test_what_returns_when_it_is_cancelled_while_it_waits_first(clock, timers):
+    async def give_in():
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "gave in"
+
+    assert await clock.run_until(timers.deadline(5, "wait").over(give_in())) == "gave in"
+
+
+async def test_what_raises_before_it_waits_raises_that(timers):
+    async def fail():
+        raise KeyError("here")
+
+    with pytest.raises(KeyError, match="here"):
+        await timers.deadline(5, "fail").over(fail())
+    assert len(timers) == 0

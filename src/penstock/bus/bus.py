@@ -13,7 +13,7 @@ from penstock.bus.approval import Approval
 from penstock.bus.approvals import Approvals
 from penstock.bus.batching import Batcher, Batching
 from penstock.bus.commands import Commands, raise_failure
-from penstock.bus.delivery import Outcome, delivery_of
+from penstock.bus.delivery import ONE_DONE, Outcome, delivery_of
 from penstock.bus.dispatch import Dispatch
 from penstock.bus.encoding import MessageCodec
 from penstock.bus.failures import ErrorCallback, PlainFailures, guarded, log_failed
@@ -393,10 +393,10 @@ class MessageBus:
         handler that was interrupted by that is called again.
         """
         envelope = self._intake.enclose(event, session, priority, headers, correlation_id)
-        delivery = delivery_of(envelope)
         rest = self._intake.begin_in_place(envelope)
         if rest is None and envelope.settled:
-            return delivery.outcome()
+            return ONE_DONE if envelope.delivery is None else envelope.delivery.outcome()
+        delivery_of(envelope)  # from here on it is noted who is done
         async with self._timers.deadline(timeout, f"handle an event of {envelope.topic}"):
             await (self._intake.admit(envelope, timeout) if rest is None else rest)
             return await wait_for_outcome(envelope)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -89,7 +89,8 @@ class Commands:
         self.running += 1
         kind = envelope.message.__class__
         watch = None if self.meters is None else self.meters.stopwatch(kind)
-        metadata: dict[str, Any] = {"id": envelope.id, "correlation_id": envelope.correlation}
+        made = envelope.id
+        metadata: dict[str, Any] = {"id": made, "correlation_id": envelope.correlation_id or made}
         try:
             run = partial(self._run, envelope, timeout, metadata)
             result = await (run() if self.gate is None else self.gate(envelope, timeout, run))
@@ -107,15 +108,21 @@ class Commands:
         self.counters.succeeded += 1
         return CommandResult(code=Code.OK, result=result, metadata=metadata)
 
-    async def _run(self, envelope: Envelope, timeout: float, metadata: dict[str, Any]) -> Any:
-        action = f"execute {envelope.topic}"
-        async with self.timers.deadline(timeout, action) as deadline:
-            if not self.middleware:
-                return await self._call(envelope, metadata, deadline)
-            pipeline = chain(self.middleware, lambda passed: self._call(passed, metadata, deadline))
-            # In a context of its own, and as part of the command, as the handler is.
-            result = begin(pipeline, envelope, envelope)
-            return await result if type(result) is Suspended else result
+    def _run(
+        self, envelope: Envelope, timeout: float, metadata: dict[str, Any]
+    ) -> Coroutine[Any, Any, Any]:
+        deadline = self.timers.deadline(timeout, f"execute {envelope.topic}")
+        call = self._call_inside if self.middleware else self._call
+        return deadline.over(call(envelope, metadata, deadline))
+
+    async def _call_inside(
+        self, envelope: Envelope, metadata: dict[str, Any], deadline: Deadline
+    ) -> Any:
+        """Call the handler inside the middleware."""
+        pipeline = chain(self.middleware, lambda passed: self._call(passed, metadata, deadline))
+        # In a context of its own, and as part of the command, as the handler is.
+        result = begin(pipeline, envelope, envelope)
+        return await result if type(result) is Suspended else result
 
     async def _call(self, envelope: Envelope, metadata: dict[str, Any], deadline: Deadline) -> Any:
         kind = type(envelope.message)

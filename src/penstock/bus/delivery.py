@@ -108,6 +108,10 @@ class Delivery(msgspec.Struct, eq=False):
                 waiter.set_result(outcome)
 
 
+ONE_DONE = Outcome(1)
+"""That of an event that was handled in place without notes: its one handler is done with it."""
+
+
 def delivery_of(envelope: Envelope) -> Delivery:
     """The notes on an event, made when there are none yet."""
     if envelope.delivery is None:

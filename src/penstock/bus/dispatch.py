@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from penstock.bus.batching import Batcher
 from penstock.bus.delivery import Delivery, Failure, Outcome, delivery_of
-from penstock.bus.drive import Suspended, begin
+from penstock.bus.drive import begin_event
 from penstock.bus.durations import Meters
 from penstock.bus.handlers import Handler
 from penstock.bus.middleware import EventMiddleware, chain
@@ -108,6 +108,23 @@ class Dispatch:
             return self._begin_middleware(envelope, handlers)
         return self._call_from(0, handlers, envelope)
 
+    def begin_waited(self, envelope: Envelope) -> Awaitable[None] | None:
+        """As :meth:`begin`, for an event whose outcome somebody wants to know.
+
+        One plain handler that is done at once leaves no notes, and the outcome is ONE_DONE.
+        """
+        plan = self.registry.plan(envelope.message.__class__, envelope.session)
+        handler = plan.plain
+        if handler is None or envelope.delivery is not None or self.middleware:
+            delivery_of(envelope)
+            return self.begin(envelope)
+        pending = self.call(handler, envelope)
+        if pending is None:
+            self.release(envelope)
+            return None
+        delivery_of(envelope)
+        return self._go_on(pending, 0, plan.handlers, envelope)
+
     def _takers(self, plan: Plan, envelope: Envelope) -> list[Handler]:
         delivery = delivery_of(envelope)
         waiting = [handler for handler in plan.handlers if delivery.wants(handler)]
@@ -138,7 +155,8 @@ class Dispatch:
 
     def call(self, handler: Handler, envelope: Envelope) -> Awaitable[Any] | None:
         """Call one handler; returns what is left to await. Never raises what the handler raises."""
-        if handler.guard is not None and not handler.guard.admits(envelope):
+        guard = handler.guard
+        if guard is not None and not guard.admits(envelope):
             delivery_of(envelope).elsewhere |= {handler}
             self.failures.refused(handler, envelope)
             return None
@@ -146,15 +164,19 @@ class Dispatch:
             return handler.batch.add(envelope)
         try:
             if handler.wants_envelope:
-                result = handler.begin(envelope)
-            else:  # as handler.begin does, without one more call
-                result = begin(handler.function, envelope, envelope.message)
+                pending = begin_event(handler.call_with_envelope, envelope, envelope)
+            else:
+                pending = begin_event(handler.function, envelope, envelope.message)
         except (Exception, asyncio.CancelledError) as error:
             self.fail(handler, envelope, error)
             return None
-        if type(result) is Suspended:
-            return self._finish_call(handler, envelope, result)
-        self.succeed(handler, envelope)
+        if pending is not None:
+            return self._finish_call(handler, envelope, pending)
+        handler.handled += 1  # as succeed does, without one more call
+        if guard is not None:
+            guard.succeeded()
+        if envelope.delivery is not None:
+            envelope.delivery.done.add(handler)
         return None
 
     async def _finish_call(
@@ -279,8 +301,7 @@ class Dispatch:
         self, envelope: Envelope, handlers: Sequence[Handler]
     ) -> Awaitable[None] | None:
         # In a context of its own, and as part of the event, as handlers are.
-        pending = begin(lambda _: self._through_middleware(envelope, handlers), envelope, None)
-        return pending if type(pending) is Suspended else None
+        return begin_event(lambda _: self._through_middleware(envelope, handlers), envelope, None)
 
     async def _through_middleware(self, envelope: Envelope, handlers: Sequence[Handler]) -> None:
         delivery = delivery_of(envelope)

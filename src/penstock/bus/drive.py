@@ -14,12 +14,17 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from inspect import isawaitable
-from types import CoroutineType
-from typing import Any
+from types import CoroutineType, coroutine
+from typing import Any, TypeVar
 
 from penstock.messages import Envelope
 
+Result = TypeVar("Result")
+
 current: ContextVar[Envelope | None] = ContextVar("penstock_current_envelope", default=None)
+
+RETURNED = object()
+"""Stands for what a handler waits for when it has returned."""
 
 
 def current_envelope() -> Envelope | None:
@@ -53,6 +58,22 @@ class Suspended:
                 return stop.value
 
 
+@coroutine
+def carry_on(begun: Coroutine[Any, Any, Result], yielded: Any) -> Generator[Any, Any, Result]:
+    """Await a coroutine whose first step is made, and gave this."""
+    while True:
+        try:
+            yield yielded
+        except BaseException as error:
+            try:
+                yielded = begun.throw(error)
+            except StopIteration as stop:
+                result: Result = stop.value
+                return result
+        else:
+            return (yield from begun.__await__())
+
+
 def begin(function: Callable[[Any], Any], envelope: Envelope, argument: Any) -> Any:
     """Call the handler and drive it until it ends or waits.
 
@@ -74,6 +95,28 @@ def _begin(function: Callable[[Any], Any], envelope: Envelope, argument: Any, he
     except StopIteration as stop:
         return stop.value
     return Suspended(result, yielded, here)
+
+
+def begin_event(
+    function: Callable[[Any], Any], envelope: Envelope, argument: Any
+) -> Suspended | None:
+    """As :func:`begin`, for a handler of events: what it returns is not wanted."""
+    context = copy_context()
+    return context.run(_begin_event, function, envelope, argument, context)
+
+
+def _begin_event(
+    function: Callable[[Any], Any], envelope: Envelope, argument: Any, here: Context
+) -> Suspended | None:
+    current.set(envelope)
+    result = function(argument)
+    if type(result) is not CoroutineType:
+        if result is None or not isawaitable(result):
+            return None
+        result = _wait_for(result)
+    # Unlike send, this needs no StopIteration to tell that the handler has returned.
+    yielded = next(result.__await__(), RETURNED)
+    return None if yielded is RETURNED else Suspended(result, yielded, here)
 
 
 def was_cancelled() -> bool:

@@ -102,14 +102,15 @@ class Handler:
     def begin(self, envelope: Envelope) -> Any:
         """Call the function; see :func:`penstock.bus.drive.begin`."""
         if self.wants_envelope:
-            return begin(self._with_envelope, envelope, envelope)
+            return begin(self.call_with_envelope, envelope, envelope)
         return begin(self.function, envelope, envelope.message)
 
     def admits(self, envelope: Envelope) -> bool:
         """Whether the guard, if there is one, lets a message through."""
         return self.guard is None or self.guard.admits(envelope)
 
-    def _with_envelope(self, envelope: Envelope) -> Any:
+    def call_with_envelope(self, envelope: Envelope) -> Any:
+        """Call the function with the message and its envelope."""
         return self.function(envelope.message, envelope)
 
     def close(self) -> None:

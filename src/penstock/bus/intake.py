@@ -313,13 +313,16 @@ class Intake:
 
         None when the event is settled already, or has to be queued.
         """
-        self.check_open()
-        lane = self.lane_of(envelope)
+        if self.refusal is not None:
+            self.check_open()
+        lane = self.lanes.get(envelope.message.__class__) or self.lane_of(envelope)
         if not self.running or not (lane.idle or self.is_nested()):
             return None
-        if not self.accepts(envelope):
+        if self.filters and not self.accepts(envelope):
             return None
-        self.dispatch.accept()
+        dispatch = self.dispatch
+        dispatch.counters.published += 1
+        dispatch.unsettled += 1
         if self.recorder is not None:
             self.recorder.note(envelope)
         return lane.begin_in_place(envelope) or (None if envelope.settled else _nothing())

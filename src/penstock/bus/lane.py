@@ -16,7 +16,7 @@ from types import CoroutineType
 from penstock.bus.delivery import delivery_of
 from penstock.bus.dispatch import Dispatch
 from penstock.bus.drive import current
-from penstock.bus.durations import Meter, Pace, Stopwatch
+from penstock.bus.durations import Meter, Meters, Pace, Stopwatch
 from penstock.bus.handlers import Handler
 from penstock.bus.queue import BoundedEventQueue
 from penstock.messages import DEFAULT_SESSION, Envelope, key_reader
@@ -61,7 +61,7 @@ class Lane:
     @property
     def idle(self) -> bool:
         """Whether nothing is queued and nothing is in work."""
-        return not self.pumps and not self.has_work and not self.held_back
+        return not (self.pumps or self._ready or self.held_back or len(self.queue))
 
     def wake(self) -> None:
         """Make sure that somebody handles what is queued."""
@@ -76,13 +76,18 @@ class Lane:
     def begin_in_place(self, envelope: Envelope) -> Awaitable[None] | None:
         """Handle an event in the calling task; only while the lane is idle, or for a handler."""
         self.pumps += 1
-        watch = self._stopwatch()
+        dispatch = self.dispatch
+        meter, watch = self._meter, None
+        if meter is not None and meter.skipped < meter.skip:
+            meter.skipped += 1  # as meters.stopwatch does, without a call
+        elif dispatch.meters is not None:
+            watch = self._stopwatch(dispatch.meters)
         try:
-            rest = self.dispatch.begin(envelope)
+            rest = dispatch.begin_waited(envelope)
         except BaseException:
             self._leave()
             raise
-        if rest is None and self.kind not in self.dispatch.open_batches:
+        if rest is None and self.kind not in dispatch.open_batches:
             if watch is not None:
                 watch.stop()
             self._leave()
@@ -139,17 +144,9 @@ class Lane:
         meters = self.dispatch.meters
         return None if meters is None else Pace(meters, self.kind)
 
-    def _stopwatch(self) -> Stopwatch | None:
-        meters = self.dispatch.meters
-        if meters is None:
-            return None
-        meter = self._meter
-        if meter is None:
-            meter = self._meter = meters.of(self.kind)
-        if meter.skipped < meter.skip:  # as meters.stopwatch does, without one more call
-            meter.skipped += 1
-            return None
-        return Stopwatch(meter, meters.now)
+    def _stopwatch(self, meters: Meters) -> Stopwatch | None:
+        self._meter = meters.of(self.kind)
+        return meters.stopwatch(self.kind)
 
     async def _look_up(self, handled: int, pace: Pace | None) -> int:
         """Look at the clock, let others use the loop; after which event that comes again."""
@@ -274,12 +271,15 @@ class Lane:
 
     def _leave(self) -> None:
         self.pumps -= 1
+        has_work = self._ready or len(self.queue)
+        if not has_work and not self._room and self.on_empty is None:
+            return  # nobody to tell
         loop = self.dispatch.loop
         if loop is not None and loop.is_closed():
             return  # nobody stopped the bus, and now its tasks are swept up
         if self._room:
             self.make_room()
-        if self.has_work:
+        if has_work:
             self.wake()
         elif self.on_empty is not None and not self.pumps:
             self.on_empty()

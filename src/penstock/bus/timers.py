@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
+from penstock.bus.drive import carry_on
 from penstock.errors import DeadlineExceeded, InvalidOption, PenstockError
 from penstock.system import Clock, Timer
+
+Result = TypeVar("Result")
 
 SLEEP_MAX_SECONDS = 3_600.0
 """The loop's timer is set again at least this often: very long waits overflow some selectors."""
@@ -174,8 +177,26 @@ class Deadline:
         self._action = action
         self.expired = False
         """Whether the time was up before the block ended."""
+        self._used = 0.0
+        """Seconds that had passed when the timer was set."""
         self._interruption: PenstockError | None = None
         self._call: PendingCall | None = None
+
+    async def over(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """What the coroutine returns; one that never waits for anything needs no timer.
+
+        Its first step is made without one: nobody could cancel it meanwhile.
+        """
+        now = self._timers.clock.monotonic
+        began = now()
+        try:
+            yielded = coroutine.send(None)
+        except StopIteration as stop:
+            result: Result = stop.value
+            return result
+        self._used = now() - began
+        async with self:
+            return await carry_on(coroutine, yielded)
 
     async def __aenter__(self) -> Self:
         task = asyncio.current_task()
@@ -184,7 +205,7 @@ class Deadline:
         self._cancelling = task.cancelling()
         self._timers.enter(self)
         if self._seconds is not None:
-            self._call = self._timers.call_after(self._seconds, self._expire)
+            self._call = self._timers.call_after(self._seconds - self._used, self._expire)
         return self
 
     async def __aexit__(
