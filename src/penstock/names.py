@@ -47,8 +47,9 @@ def check_label(kind: str, name: object) -> str:
 
 def check_case(kind: str, name: str, others: Iterable[str]) -> None:
     """Two names that differ only by case would be one folder on some file systems: InvalidName."""
+    folded = name.casefold()
     for other in others:
-        if other != name and other.casefold() == name.casefold():
+        if other.casefold() == folded and other != name:
             raise InvalidName(
                 f"{kind} {name!r} differs from {other!r} only by case: pick another name",
                 kind=kind,

@@ -123,6 +123,10 @@ class Files(Protocol):
         """Whether a name is there."""
         ...
 
+    def links(self, path: str) -> int:
+        """How many names a directory has: two, and one for each directory in it; 1 where nobody counts."""
+        ...
+
     def is_link(self, path: str) -> bool:
         """Whether a name is a symbolic link."""
         ...
@@ -224,6 +228,9 @@ class OsFiles:
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
+
+    def links(self, path: str) -> int:
+        return os.stat(path, follow_symlinks=False).st_nlink
 
     def is_link(self, path: str) -> bool:
         return os.path.islink(path)

@@ -41,6 +41,19 @@ def test_a_clean_log_opens_without_reading_it():
     assert two.store.statistics().bytes_read < 4_000
 
 
+def test_without_its_head_the_last_segment_is_read_to_be_checked_and_to_be_written_again():
+    """Twice, that is: not a third time to look at its first entry."""
+    one = appended(*[b"x" * 1_000] * 20)
+    one.log.close()
+    disk = one.disk.kill()
+    disk.unlink(HEAD)
+    two = machine(disk)
+    report = two.log.attach()
+    assert report.next_offset == 20
+    assert report.bytes_checked > 20_000
+    assert two.store.statistics().bytes_read < report.bytes_checked * 2.5
+
+
 def test_records_that_were_only_written_survive_the_process_and_become_durable():
     one = appended(b"0", b"1", sync=False)
     two = machine(one.disk.kill())

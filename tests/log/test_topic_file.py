@@ -1,5 +1,10 @@
 """topic.json: created once, changed as a whole, damage is said."""
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+
 import msgspec
 import pytest
 from crc32c import crc32c
@@ -26,6 +31,7 @@ from penstock.log.topic import (
     list_topics,
 )
 from penstock.stores.memory import MemoryStore
+from penstock.system import Buffer
 from penstock.testing.disk import SimulatedDisk
 from tests.log.strategies import machine
 
@@ -116,6 +122,61 @@ def test_names_that_differ_only_by_case_are_refused():
     with pytest.raises(InvalidName, match="only by case"):
         TopicFile(store, "Orders").create(TopicConfig(), 1)
     assert list_topics(store) == ["orders"]
+
+
+class Meeting(MemoryStore):
+    """Calls somebody else right before the first topic.json is written, when all is looked at."""
+
+    def __init__(self, other: Callable[[], object]) -> None:
+        super().__init__()
+        self._other = other
+        self._pool = ThreadPoolExecutor(1)
+        self._met = False
+        self._waits = threading.Event()
+        self.meeting: Future[object] = Future()
+
+    def write(self, key: str, data: Buffer) -> None:
+        if not self._met:
+            self._met = True
+            self.meeting = self._pool.submit(self._other)
+            self.meeting.add_done_callback(lambda _: self._waits.set())
+            assert self._waits.wait(60)
+        super().write(key, data)
+
+    def lock(self, key: str, timeout: float) -> AbstractContextManager[None]:
+        if self._met and key == "topics/Orders/lock":
+            self._waits.set()
+        return super().lock(key, timeout)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        super().close()
+
+
+def test_of_two_that_make_such_names_at_the_same_time_one_is_refused():
+    with Meeting(lambda: TopicFile(store, "orders").create(TopicConfig(), 1)) as store:
+        TopicFile(store, "Orders").create(TopicConfig(), 1)
+        with pytest.raises(InvalidName, match="only by case"):
+            store.meeting.result(60)
+        assert list_topics(store) == ["Orders"]
+
+
+def test_a_folder_without_a_topic_keeps_no_name_from_being_used():
+    store = MemoryStore()
+    with store.lock("topics/Orders/lock", 1):
+        pass
+    TopicFile(store, "orders").create(TopicConfig(), 1)
+    assert list_topics(store) == ["orders"]
+
+
+def test_what_did_not_change_is_not_decoded_again():
+    store = MemoryStore()
+    file, other = TopicFile(store, "orders"), TopicFile(store, "orders")
+    made = file.create(TopicConfig(), 1)
+    assert file.read() is made
+    assert other.read() is other.read() == made
+    changed = other.add_subscriber("billing", {0: 7})
+    assert file.read() == changed == other.read() != made
 
 
 def test_every_change_is_there_as_a_whole_after_a_power_cut():

@@ -16,7 +16,7 @@ from penstock.log.offsets import OffsetFile
 from penstock.log.open_topic import OpenTopic
 from penstock.log.places import Place, Position, has_records, resolve_start
 from penstock.log.sealed import maintenance
-from penstock.log.topic import TopicFile, TopicState
+from penstock.log.topic import TopicState
 
 
 class Membership:
@@ -28,7 +28,7 @@ class Membership:
         self._start = start
         self._store = topic.around.store
         self._offsets = topic.around.offsets
-        self._file = TopicFile(self._store, topic.name)
+        self._file = topic.file
         self._claim: AbstractContextManager[None] | None = None
         self.places: list[Place] = []
         self.damaged_offsets: list[str] = []

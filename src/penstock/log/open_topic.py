@@ -64,6 +64,8 @@ class OpenTopic:
         self.name = state.name
         self.state = state
         self.around = around
+        self.file = TopicFile(around.store, state.name)
+        """The description, which all subscribers here share: what one has read need not be decoded by the next."""
         self._noting = threading.Lock()
         self.behind = False
         """A head is of a later epoch than ``state``: see :meth:`catch_up`."""
@@ -123,10 +125,9 @@ class OpenTopic:
 
     def repartition(self, partitions: int) -> None:
         """Change the partition count, for all processes. On the commit worker, as its logs are."""
-        file = TopicFile(self.around.store, self.name)
         now = self.around.system.clock.time_ms()
         try:
-            state = change_partitions(file, partitions, self._any_log, self._earliest, now)
+            state = change_partitions(self.file, partitions, self._any_log, self._earliest, now)
         except BaseException:
             # It may have happened, or half of it.
             self.behind = True
@@ -136,7 +137,7 @@ class OpenTopic:
     def catch_up(self) -> None:
         """Go on with the epoch that topic.json has. Blocking; waits for a change in progress."""
         if self.around.read_only:
-            self.move_to(TopicFile(self.around.store, self.name).read())
+            self.move_to(self.file.read())
         else:
             self.move_to(settle(self.around.store, self.name))
 

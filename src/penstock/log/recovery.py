@@ -227,7 +227,7 @@ def _start_at(segments: Sequence[SegmentSource], head: Head | None) -> Head:
 
 def _has_start(source: SegmentSource) -> bool:
     try:
-        entry = next(source.entries(0, source.size()), None)
-        return entry is not None and bool(SegmentStart.parse(entry))
+        # That entry alone: those behind it are walked through anyway.
+        return bool(SegmentStart.parse(source.first_entry()))
     except DamageError:
         return False

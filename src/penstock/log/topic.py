@@ -9,8 +9,8 @@ from __future__ import annotations
 import enum
 import json
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -222,6 +222,8 @@ class TopicFile:
         self._store = store
         self._topic = check_name("topic", topic)
         self.key = topic_key(topic)
+        self._newest: tuple[bytes, TopicState] | None = None
+        """What was read or written last: with a thousand subscribers, decoding takes longer than reading."""
 
     def exists(self) -> bool:
         """Whether the topic is there."""
@@ -238,7 +240,7 @@ class TopicFile:
         while the topic was being deleted.
         """
         self._check_case()
-        with self._lock():
+        with self._lock_alike():
             if self.exists():
                 return self.read()
             self._check_case()
@@ -316,14 +318,28 @@ class TopicFile:
     def _lock(self) -> Any:
         return self._store.lock(f"topics/{self._topic}/lock", LOCK_TIMEOUT_SECONDS)
 
+    @contextmanager
+    def _lock_alike(self) -> Iterator[None]:
+        """Hold the locks of this name and of those that differ by case alone, in one order.
+
+        Of two processes that make such topics at the same time, the later one sees the folder of
+        the other, waits for it, and finds its topic.
+        """
+        with self._lock():
+            pass  # The folder is there now, before the others are looked for.
+        names = {self._topic, *self._alike()}
+        with ExitStack() as stack:
+            for name in sorted(names):
+                stack.enter_context(TopicFile(self._store, name)._lock())
+            yield
+
     def _check_case(self) -> None:
-        """The names alone are looked at: a log may have thousands of topics, with many files each."""
-        folded = self._topic.casefold()
-        alike = [one for one in self._store.folders("topics") if one.casefold() == folded]
-        there = (
-            one for one in alike if one != self._topic and TopicFile(self._store, one).exists()
-        )
+        there = (one for one in self._alike() if TopicFile(self._store, one).exists())
         check_case("topic", self._topic, there)
+
+    def _alike(self) -> Sequence[str]:
+        """Folders of other topics, or of what will be one: a log may have thousands of topics."""
+        return self._store.folders_alike("topics", self._topic)
 
     def _write_new(self, state: TopicState) -> None:
         """Write the first description. What is there after a failure may not be durable: it goes."""
@@ -355,7 +371,7 @@ class TopicFile:
         document = self._decode_document(data)
         if not _is_sound(document):
             raise self._damage("the checksum is wrong")
-        state = self._decode_state(bytes(document.topic))
+        state = self._state_of(bytes(document.topic))
         if state.name != self._topic:
             raise self._damage(f"it describes topic {state.name[:80]!r}")
         if not are_sound(state.epochs, PARTITIONS_MAX):
@@ -378,6 +394,12 @@ class TopicFile:
         if document.format != FORMAT:
             raise self._damage("the format is wrong")
         return document
+
+    def _state_of(self, raw: bytes) -> TopicState:
+        newest = self._newest
+        if newest is None or newest[0] != raw:
+            newest = self._newest = (raw, self._decode_state(raw))
+        return newest[1]
 
     def _decode_state(self, raw: bytes) -> TopicState:
         try:
@@ -402,6 +424,7 @@ class TopicFile:
         if len(data) > TOPIC_BYTES_MAX:
             raise self._too_large(state, len(data))
         self._store.write(self.key, data)
+        self._newest = (raw, state)
 
     def _too_large(self, state: TopicState, size: int) -> InvalidOption:
         return InvalidOption(

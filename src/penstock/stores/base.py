@@ -91,6 +91,15 @@ class PersistentBackingStore(ABC):
         rest = [key.removeprefix(f"{folder}/") for key in self.list(f"{folder}/")]
         return sorted({part for part, more, _ in (key.partition("/") for key in rest) if more})
 
+    def folders_alike(self, folder: str, name: str) -> Sequence[str]:
+        """Those of the folders in a folder whose names differ from this one by case alone, sorted.
+
+        A store that need not look at all names for it overrides this.
+        """
+        folded = name.casefold()
+        found = self.folders(folder)
+        return [one for one in found if one != name and one.casefold() == folded]
+
     @abstractmethod
     def exists(self, key: str) -> bool:
         """Whether the key has a value."""

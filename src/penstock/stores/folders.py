@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from penstock.errors import StoreFailed
@@ -12,6 +12,39 @@ from penstock.stores.base import is_key_part
 from penstock.system import Files
 
 FOLDERS_KNOWN_MAX = 65_536
+LINKS_OF_EMPTY = 2
+"""The names of a folder without folders: its own, and the dot in it. Each folder in it adds one."""
+
+
+class _Known:
+    """The folders in a folder as this process saw them, to be found without regard to case."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names: set[str] = set()
+        self._by_folded: dict[str, set[str]] = {}
+        for name in names:
+            self.add(name)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def add(self, name: str) -> None:
+        """Take in one more. Other threads may look: what is counted can be found."""
+        self._by_folded.setdefault(name.casefold(), set()).add(name)
+        self._names.add(name)
+
+    def are_all(self, links: int) -> bool:
+        """Whether a folder with so many names has no other folders in it.
+
+        They may be others of the same number if one was removed, which Penstock does only when it
+        could not sync the name. A folder that seems empty may be one of a file system that does not count.
+        """
+        return len(self) > 0 and links == LINKS_OF_EMPTY + len(self)
+
+    def alike(self, name: str) -> list[str]:
+        """Those that differ from a name by case alone, sorted. What cannot be a key is somebody else's."""
+        found = self._by_folded.get(name.casefold(), set())
+        return sorted(one for one in found if one != name and is_key_part(one))
 
 
 class Folders:
@@ -22,6 +55,8 @@ class Folders:
         self._root = root
         self._durable: set[str] = set()
         self._own: set[str] = set()
+        self._known: dict[str, _Known] = {}
+        """By path: of the folders that were asked for names alike."""
 
     def check(self, folder: str) -> None:
         """Refuse folders that are links: what is in a directory must not lead out of it.
@@ -52,13 +87,20 @@ class Folders:
         self.make(parent)
         with suppress(FileExistsError):
             self._files.make_directory(path)
+            self._note_made(parent, os.path.basename(path))
         try:
             self._files.sync_directory(parent)
         except OSError:
+            self._known.pop(parent, None)
             # After a failed sync only a name that is made again is sure to be saved by the next.
             with suppress(OSError):
                 self._files.remove_directory(path)
             raise
+
+    def _note_made(self, parent: str, name: str) -> None:
+        known = self._known.get(parent)
+        if known is not None:
+            known.add(name)
 
     def sync_names(self, folder: str) -> None:
         """Sync the names in a folder, and once those of all folders above it, the root's included.
@@ -81,6 +123,28 @@ class Folders:
         except (FileNotFoundError, NotADirectoryError):
             return []
         return [name for name, is_directory in names if is_directory and is_key_part(name)]
+
+    def names_alike(self, folder: str, name: str) -> list[str]:
+        """The folders in a folder whose names differ from this one by case alone.
+
+        They are listed again only when another process made some: a list of ten thousand takes
+        longer than the making of a topic.
+        """
+        path = f"{self._root}/{folder}"
+        try:
+            known = self._known.get(path)
+            if known is None or not known.are_all(self._files.links(path)):
+                known = self._look(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return known.alike(name)
+
+    def _look(self, path: str) -> _Known:
+        names = self._files.list_directory(path)
+        known = _Known(name for name, is_directory in names if is_directory)
+        if len(known) <= FOLDERS_KNOWN_MAX:
+            self._known[path] = known
+        return known
 
     def keys_below(self, folder: str) -> Iterator[str]:
         """All keys in the folder and below it, in no order. What cannot be a key is somebody else's."""

@@ -49,43 +49,60 @@ class Handles:
     def __init__(self, handles_max: int) -> None:
         self._handles_max = handles_max
         self._handles: OrderedDict[str, Handle] = OrderedDict()
+        self._synced: OrderedDict[str, Handle] = OrderedDict()
+        """Those that were passed over, as their names are synced: so none is looked at twice."""
         self._mutex = threading.Lock()
 
     def get(self, key: str) -> Handle | None:
         """The open file, which counts as used now."""
         with self._mutex:  # an ordered dict must not change while another thread goes through it
             handle = self._handles.get(key)
-            if handle is not None:
-                self._handles.move_to_end(key)
+            if handle is None:
+                return self._use_synced(key)
+            self._handles.move_to_end(key)
             return handle
 
     def keep(self, key: str, handle: Handle) -> Handle:
         """Keep the file open; returns the one that is kept already, if any."""
         with self._mutex:
-            kept = self._handles.setdefault(key, handle)
+            kept = self._use_synced(key) or self._handles.setdefault(key, handle)
             self._handles.move_to_end(key)
-            while len(self._handles) > self._handles_max:
-                self._handles.pop(self._victim(), None)
+            while len(self._handles) + len(self._synced) > self._handles_max:
+                self._drop_one()
         return kept
 
-    def _victim(self) -> str:
-        older = list(self._handles.items())[:-1]
-        cheap = (key for key, handle in older if not handle.name_synced)
-        return next(cheap, next(iter(self._handles)))
+    def _use_synced(self, key: str) -> Handle | None:
+        """One that was passed over takes its turn among the others again."""
+        handle = self._synced.pop(key, None)
+        if handle is not None:
+            self._handles[key] = handle
+        return handle
+
+    def _drop_one(self) -> None:
+        """Let one go; the last one, which is wanted now, only if there is no other."""
+        while len(self._handles) > 1:
+            key, handle = self._handles.popitem(last=False)
+            if not handle.name_synced:
+                return
+            self._synced[key] = handle
+        (self._synced or self._handles).popitem(last=False)
 
     def forget(self, key: str) -> None:
         """Let the file go; it is closed when nobody uses it."""
         with self._mutex:
             self._handles.pop(key, None)
+            self._synced.pop(key, None)
 
     def clear(self) -> None:
         """Let all files go."""
         with self._mutex:
             self._handles.clear()
+            self._synced.clear()
 
     def abandon(self) -> None:
         """In a forked child: close them all. A thread that is gone may have held the mutex."""
         self._mutex = threading.Lock()
-        for handle in self._handles.values():
+        for handle in (*self._handles.values(), *self._synced.values()):
             handle.close()
         self._handles.clear()
+        self._synced.clear()

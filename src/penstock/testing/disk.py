@@ -197,6 +197,11 @@ class SimulatedDisk:
                 return False
             return True
 
+    def links(self, path: str) -> int:
+        with self._lock:
+            self._begin("links", path)
+            return 2 + sum(is_directory for _, is_directory in self._contents.entries(path))
+
     def is_link(self, path: str) -> bool:
         return False  # this disk has none
 

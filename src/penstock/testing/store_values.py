@@ -62,6 +62,14 @@ class ValueConformance(StoreFixtures):
         assert store.folders("topics/b") == ["0"]
         assert store.folders("nothing") == []
 
+    def test_folders_whose_names_differ_by_case_alone(self, store: PersistentBackingStore) -> None:
+        for name in ("Orders", "other", "ORDERS"):
+            assert name not in store.folders_alike("topics", name.casefold())
+            store.write(f"topics/{name}/log", b"x")
+        assert list(store.folders_alike("topics", "orders")) == ["ORDERS", "Orders"]
+        assert list(store.folders_alike("topics", "Orders")) == ["ORDERS"]
+        assert list(store.folders_alike("topics/Orders", "orders")) == []
+
     def test_a_value_is_read_back(self, store: PersistentBackingStore) -> None:
         store.write("a/b", b"value")
         assert store.read("a/b") == b"value"
