@@ -8,11 +8,19 @@ from contextlib import closing
 import pytest
 
 from penstock import WalMessageQueue
-from penstock.errors import DeadlineExceeded, InvalidOption, KeyNotFound, StoreFailed, UnknownTopic
+from penstock.errors import (
+    DeadlineExceeded,
+    InvalidName,
+    InvalidOption,
+    KeyNotFound,
+    StoreFailed,
+    UnknownTopic,
+)
 from penstock.log.deletion import delete_topic
 from penstock.log.names import PartitionKeys
 from penstock.log.sealed import remove_leftovers
-from penstock.stores import DirectoryStore, MemoryStore
+from penstock.log.topic import TopicConfig, TopicFile
+from penstock.stores import DirectoryStore, MemoryStore, directory
 from penstock.stores.folders import FOLDERS_KNOWN_MAX, Folders
 from penstock.system import OsFiles
 from penstock.testing.worker import simulated_system
@@ -182,9 +190,16 @@ def test_a_process_that_may_open_few_files_keeps_some_for_others(monkeypatch):
     assert disk.calls["open"] == opened + 1
 
 
-@pytest.mark.parametrize("allowed", [1_024, resource.RLIM_INFINITY])
-def test_where_many_files_may_be_open_many_are(monkeypatch, allowed):
+@pytest.mark.parametrize(
+    ("allowed", "kept"), [(1, 1), (1_024, 256), (20_000, 4_096), (resource.RLIM_INFINITY, 4_096)]
+)
+def test_a_store_keeps_a_quarter_of_what_may_be_open_up_to_a_limit(monkeypatch, allowed, kept):
     monkeypatch.setattr(resource, "getrlimit", lambda what: (allowed, allowed))
+    assert directory._handles_max() == kept
+
+
+def test_where_many_files_may_be_open_many_are(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (1_024, 1_024))
     disk, store = make()
     keys = [f"topic/{number}.log" for number in range(256)]
     fill(store, keys)
@@ -219,6 +234,28 @@ def test_files_of_others_are_neither_listed_nor_removed(tmp_path):
     store.close()
 
 
+def test_a_hundred_topics_are_made_without_listing_the_others():
+    disk, store = make()
+    TopicFile(store, "first").create(TopicConfig(), 1)
+    disk.journal.clear()
+    for number in range(100):
+        TopicFile(store, f"topic-{number}").create(TopicConfig(), 1)
+    listed = [call.path for call in disk.journal if call.operation == "list_directory"]
+    assert "/data/store/topics" not in listed
+    with pytest.raises(InvalidName, match="only by case"):
+        TopicFile(store, "Topic-7").create(TopicConfig(), 1)
+
+
+def test_a_topic_that_another_process_made_is_seen_by_who_knows_all_others():
+    disk, store = make()
+    _, other = make(disk)
+    for number in range(3):
+        TopicFile(store, f"topic-{number}").create(TopicConfig(), 1)
+        TopicFile(other, f"other-{number}").create(TopicConfig(), 1)
+        with pytest.raises(InvalidName, match="only by case"):
+            TopicFile(store, f"Other-{number}").create(TopicConfig(), 1)
+
+
 async def test_a_topic_is_deleted_around_files_of_others(tmp_path):
     async with WalMessageQueue(tmp_path) as queue:
         await queue.publish("orders", b"x")
@@ -247,6 +284,14 @@ def test_of_very_many_folders_those_of_before_are_looked_at_again(tmp_path):
 
 
 # Calls that fail
+
+
+def test_names_alike_that_cannot_be_listed_are_not_taken_for_none():
+    disk, store = make()
+    fill(store)
+    disk.fail("list_directory", errno.EIO)
+    with pytest.raises(StoreFailed, match="cannot list topic in /data/store"):
+        store.folders_alike("topic", "x")
 
 
 @pytest.mark.parametrize("call", ["list", "folders", "remove_temporaries"])

@@ -31,6 +31,7 @@ def call(disk: SimulatedDisk, operation: str, descriptor: int) -> object:
         "remove_directory": ("/data/empty",),
         "list_directory": ("/data",),
         "exists": (PATH,),
+        "links": ("/data",),
         "watch": (),
     }
     return getattr(disk, operation)(*arguments.get(operation, (descriptor,)))

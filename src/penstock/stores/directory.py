@@ -26,7 +26,8 @@ from penstock.stores.folders import Folders
 from penstock.stores.handles import Handle, Handles
 from penstock.system import Buffer, System, Watch
 
-HANDLES_MAX = 256
+HANDLES_MAX = 4_096
+"""A thousand partitions; who has more pays an ``open`` now and then, not memory of the kernel for all of them."""
 HANDLES_SHARE = 4
 """Of the files that the process may have open, a store keeps one in so many at most: others need some too."""
 TEMPORARY = ".tmp"
@@ -88,7 +89,7 @@ class DirectoryStore(PersistentBackingStore):
 
     Any number of processes may share the directory on a local file system. A value set with
     ``write`` is replaced by renaming, a value written with ``write_at`` is changed in place.
-    At most ``handles_max`` files stay open: 256, or a quarter of what the process may open if that is less.
+    At most ``handles_max`` files stay open: 4,096, or a quarter of what the process may open if that is less.
     Files whose names cannot be keys are somebody else's: they are neither listed nor touched.
     """
 
@@ -195,6 +196,14 @@ class DirectoryStore(PersistentBackingStore):
         self._folders.check(check_key(folder))
         try:
             return sorted(self._folders.names_in(folder))
+        except OSError as cause:
+            self._fail("list", folder, cause)
+
+    def folders_alike(self, folder: str, name: str) -> Sequence[str]:
+        self._check_open()
+        self._folders.check(check_key(folder))
+        try:
+            return self._folders.names_alike(folder, name)
         except OSError as cause:
             self._fail("list", folder, cause)
 

@@ -22,6 +22,7 @@ OPERATIONS = frozenset(
         "remove_directory",
         "list_directory",
         "exists",
+        "links",
         "try_lock",
         "unlock",
         "watch",
