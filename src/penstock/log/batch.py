@@ -96,21 +96,19 @@ def _in_pieces(
 
 def _columns(items: Sequence[Item], now_ms: int) -> Columns:
     """Columns of mixed rows; a column that no row uses is left out."""
-    rows = [_row(item) for item in items]
+    rows = [item.row if isinstance(item, PublishedRow) else _row(item) for item in items]
     values, keys, headers, times = map(list, zip(*rows, strict=True))
     return Columns(
         values,
-        keys if any(key is not None for key in keys) else None,
+        keys if keys.count(None) < len(keys) else None,
         [now_ms if time is None else time for time in times]
-        if any(time is not None for time in times)
+        if times.count(None) < len(times)
         else None,
         headers if any(headers) else None,
     )
 
 
-def _row(item: Item) -> Row:
-    if isinstance(item, PublishedRow):
-        return item.row
+def _row(item: bytes | Row | Batch) -> Row:
     assert not isinstance(item, Batch), "batches are taken out before"
     return (item, None, None, None) if isinstance(item, bytes) else item
 

@@ -435,10 +435,10 @@ class WalMessageQueue(QueueProducers, QueueInlet):
 
     @property
     def _engine(self) -> Engine:
+        if self._running is not None and self._refusal is None:
+            return self._running
         self._check()
-        if self._running is None:
-            raise UsageError("open the queue first: async with WalMessageQueue(...) as queue")
-        return self._running
+        raise UsageError("open the queue first: async with WalMessageQueue(...) as queue")
 
     def _own(
         self, store: PersistentBackingStore | str | os.PathLike[str]

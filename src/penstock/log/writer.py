@@ -100,10 +100,10 @@ class TopicWriter(TopicInlet):
 
     def add_waiting(self, row: PublishedRow, size: int) -> None:
         """Add one record that somebody waits for. Raises as ``add_nowait`` does."""
-        if size > self.config.record_bytes_max:
+        if self._gathered_bytes + size > self._room or size > self._record_bytes_max:
             self._refuse(size)
-        self._take(row, size)
-        self._gathered_bytes += RECORD_OVERHEAD_BYTES
+        self._items.append(row)
+        self._gathered_bytes += size + RECORD_OVERHEAD_BYTES
         if not self._scheduled or self._lingering:
             self._schedule()
 
