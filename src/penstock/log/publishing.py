@@ -44,8 +44,11 @@ async def publish_columns(
     writer.check_sizes(pieces)
     if len(pieces) == 1:
         # Nothing but the commit to wait for, as a rule: a future that shares its timer will do.
-        with suppress(BufferFull):
+        try:
             receipt = writer.add_many(pieces[0], durable=durable)
+        except BufferFull:
+            pass  # then there is room to wait for as well
+        else:
             return await receipt.wait_by(engine.deadlines.future(timeout))
     publishing = _publish_pieces(engine.waiters, topic, pieces, durable=durable)
     return await within(timeout, publishing, f"publish to {topic.name!r}")
