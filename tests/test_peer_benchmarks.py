@@ -141,7 +141,6 @@ def test_a_peer_that_waits_for_the_broker_has_confirmed_a_record_before_the_next
     confirmed: list[int] = []
 
     async def work(started):
-        client = await nats.connect(started.url)
         done = asyncio.Event()
 
         async def handle(_: bytes) -> None:
@@ -151,11 +150,12 @@ def test_a_peer_that_waits_for_the_broker_has_confirmed_a_record_before_the_next
                 done.set()
 
         async with FRAMEWORKS["faststream-confirmed"](started) as service:
+            client = await nats.connect(started.url)
             for _ in range(20):
                 await service.publish(b"x")
             async with service.serve(handle):
                 await done.wait()
-        await client.close()
+            await client.close()
 
     try:
         with brokers.nats(tmp_path) as started:

@@ -11,7 +11,7 @@ from penstock.log.index import INDEX_SPACING_BYTES, ROW_BYTES, Index, IndexBuild
 from penstock.log.open_index import ROWS_TOGETHER
 from penstock.log.reader import PartitionReader
 from penstock.testing.disk import SimulatedDisk
-from tests.log.strategies import Machine, flip, machine, read_records
+from tests.log.strategies import FOLDER, Machine, flip, machine, read_records
 
 
 @st.composite
@@ -194,8 +194,29 @@ def test_the_rows_that_wait_are_written_before_a_segment_is_sealed():
     assert len(index_of(one)) == 3 * ROW_BYTES
 
 
-def test_rows_that_wait_are_forgotten_when_another_writer_went_on():
-    """Its rows may be in the file by then, and rows must rise."""
+def test_rows_that_wait_are_written_when_another_writer_went_on():
+    one = writer()
+    append_rows(one, 3)
+    writer(one.disk).append(b"of another")
+    one.append(b"of this one again")
+    assert len(index_of(one)) == 3 * ROW_BYTES
+
+
+def test_rows_that_somebody_wrote_meanwhile_are_not_written_again():
+    """A repair makes the whole index anew, while the writer lives."""
+    one = writer()
+    append_rows(one, ROWS_TOGETHER - 1)
+    other = writer(one.disk.kill())
+    kept = one.log._index._rows
+    other.disk.put(f"{FOLDER}/{0:020d}.index", Index(kept).pack())
+    other.log.attach()
+    other.log._index._rows = list(kept)
+    other.log.close()
+    assert index_of(other) == Index(kept).pack()
+
+
+def test_rows_that_wait_are_forgotten_when_later_ones_are_there():
+    """Rows must rise."""
     one = writer()
     append_rows(one, 3)
     other = writer(one.disk)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.errors import StoreFailed
+from penstock.errors import RecordTooLarge, StoreFailed
 from penstock.log import appending
 from penstock.log.appending import drafts_of
 from penstock.log.codec import Codec
@@ -84,3 +84,37 @@ def test_a_piece_that_cannot_be_written_poisons_and_a_leading_part_may_be_there(
     two.append(b"after")
     values = [b"before", *[b"a", b"b"][: number - 1], b"after"]
     assert two.values() in (values, [b"before", b"after"])
+
+
+def failing_after(*values):
+    """Drafts of the values, and then one for which there is no memory."""
+    yield from map(values_draft, values)
+    raise MemoryError
+
+
+def test_a_draft_that_cannot_be_made_does_no_harm_while_nothing_is_written():
+    one = machine()
+    one.append(b"before")
+    with pytest.raises(MemoryError):
+        one.log.append(failing_after(), sync=True)
+    assert one.log.poison is None
+    one.append(b"after")
+    assert one.values() == [b"before", b"after"]
+
+
+def test_a_draft_that_cannot_be_made_poisons_when_others_were_written():
+    one = machine()
+    one.append(b"before")
+    with pytest.raises(MemoryError):
+        one.log.append(failing_after(b"a"), sync=True)
+    assert isinstance(one.log.poison, MemoryError)
+    assert machine(one.disk.kill()).append(b"after") in (1, 2)
+
+
+def test_an_entry_that_no_reader_would_take_is_refused_before_it_is_written(monkeypatch):
+    one = machine()
+    one.append(b"before")
+    monkeypatch.setattr(appending, "ENTRY_BYTES_MAX", 100)
+    with pytest.raises(RecordTooLarge):
+        one.log.append(map(values_draft, (bytes(1_000), b"b")), sync=True)
+    assert one.log.poison is None

@@ -101,6 +101,19 @@ async def test_the_time_of_a_future_begins_when_its_turn_ends():
         assert isinstance(one.exception(), DeadlineExceeded)
 
 
+async def test_calls_with_a_time_of_their_own_each_leave_no_timers_behind(monkeypatch):
+    monkeypatch.setattr(deadlines, "QUEUES_MAX", 3)
+    made = Deadlines(asyncio.get_running_loop())
+    waiting = made.future(100.0)
+    for number in range(50):
+        made.future(10.0 + number / 1_000).set_result(None)
+        await asyncio.sleep(0)
+    assert len(made._queues) == len(made._timers) < 10
+    assert not waiting.done()
+    made.close()
+    assert isinstance(waiting.exception(), DeadlineExceeded)
+
+
 async def test_those_that_are_done_are_looked_at_once():
     loop = asyncio.get_running_loop()
     made = Deadlines(loop)

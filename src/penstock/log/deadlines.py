@@ -17,6 +17,9 @@ from penstock.errors import DeadlineExceeded, InvalidOption
 LOCK_TIMEOUT_SECONDS = 30.0
 """For a lock of the log that somebody else holds: only for the moment of a change, unless a process was stopped in it."""
 
+QUEUES_MAX = 64
+"""With more queues than this the empty ones are looked for."""
+
 _T = TypeVar("_T")
 _Futures = list[asyncio.Future[Any]]
 
@@ -28,6 +31,7 @@ class Deadlines:
         self._loop = loop
         self._queues: dict[float, deque[tuple[float, _Futures]]] = {}
         self._timers: dict[float, asyncio.TimerHandle] = {}
+        self._queues_max = QUEUES_MAX
         self._turn: dict[float, _Futures] = {}
         """Those of this turn of the loop."""
 
@@ -57,10 +61,23 @@ class Deadlines:
             queue.append((now + seconds, futures))
             if seconds not in self._timers:
                 self._timers[seconds] = self._loop.call_later(seconds, self._expire, seconds)
+        if len(self._queues) > self._queues_max:
+            self._drop_empty()
+
+    def _drop_empty(self) -> None:
+        """Where each call has a time of its own, queues must not stay until theirs is up."""
+        for seconds, queue in list(self._queues.items()):
+            _drop_done(queue)
+            if not queue:
+                self._timers.pop(seconds).cancel()
+                del self._queues[seconds]
+        self._queues_max = max(QUEUES_MAX, 2 * len(self._queues))
 
     def close(self) -> None:
         """Let those who still wait go: the disk has not answered until now."""
-        self._end_turn()
+        turn, self._turn = self._turn, {}
+        for seconds, futures in turn.items():
+            _fail(futures, "publish before the queue was closed", seconds)
         for seconds, queue in self._queues.items():
             self._timers.pop(seconds).cancel()
             for _, futures in queue:

@@ -127,10 +127,11 @@ class Engine:
         A worker on the loop itself has nobody to wake.
         """
         loop = self.around.loop
+        tell = partial(self._committed, topic, done)
         if runs_here(loop):
-            self._committed(topic, done)
+            loop.call_soon(tell)  # not at once: this may be inside the call that publishes
         else:
-            call_soon(loop, partial(self._committed, topic, done))
+            call_soon(loop, tell)
 
     def _committed(self, topic: OpenTopic, done: Sequence[Receipt | PublishedRow]) -> None:
         topic.note_commits()

@@ -1,7 +1,7 @@
 """The index of the segment that is written to. Its rows are written some at a time.
 
 A write for each row would be a third of the writes of a commit. What a process has not written yet when
-it ends, or when another one goes on with the segment, is missing: a seek reads on a little further.
+it dies is missing: a seek reads on a little further.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from penstock.errors import BusyError, KeyNotFound, PenstockError, StorageError
+from penstock.errors import KeyNotFound, PenstockError
 from penstock.log.index import ROW_BYTES, Index, IndexBuilder, IndexRow
 from penstock.log.names import PartitionKeys, SegmentName
 from penstock.log.segment import CHUNK_BYTES
@@ -41,13 +41,17 @@ class OpenIndex:
                 self.write()
 
     def write(self) -> None:
-        """Write the rows that were kept, behind those that are there."""
+        """Write the rows that were kept, behind those that are there.
+
+        Somebody may have written them already, or later ones: another writer, or a repair.
+        """
         rows, self._rows = self._rows, []
-        if rows:
-            with suppress(StorageError, BusyError):
-                size = self._size()
-                packed = [row.pack() for row in rows]
-                self._store.write_at(self._key, size - size % ROW_BYTES, packed)
+        with suppress(PenstockError):
+            size = self._size() // ROW_BYTES * ROW_BYTES if rows else 0
+            last = self._last_position(size)
+            packed = [row.pack() for row in rows if row.position > last]
+            if packed:
+                self._store.write_at(self._key, size, packed)
 
     def trim(self, position: int) -> None:
         """Drop rows that speak of entries at or behind this position: they are gone."""
@@ -57,6 +61,12 @@ class OpenIndex:
             rows = [row for row in index.rows if row.position < position]
             if len(rows) < len(index.rows):
                 self._store.truncate(self._key, len(rows) * ROW_BYTES)
+
+    def _last_position(self, size: int) -> int:
+        if not size:
+            return -1
+        index = Index.parse(self._store.read(self._key, size - ROW_BYTES, ROW_BYTES))
+        return index.rows[-1].position if index else -1
 
     def _size(self) -> int:
         try:

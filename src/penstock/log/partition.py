@@ -86,6 +86,7 @@ class PartitionLog:
         self._attached = False
         self._head_durable = False
         self._writing = False
+        self._drafting = False
         self._head = Head()
         self._log_id = b""
         self._open_segment = (-1, "")
@@ -190,13 +191,15 @@ class PartitionLog:
     def _poisoning(self) -> Iterator[None]:
         """Whatever goes wrong between the first written byte and the head poisons.
 
-        Before that byte a store may be busy: all that was done until then can be done again.
+        Before that byte a store may be busy, or the memory not enough for a draft: all that was done
+        until then can be done again.
         """
-        self._writing = False
+        self._writing = self._drafting = False
         try:
             yield
         except BaseException as cause:
-            if isinstance(cause, BusyError | OtherEpoch) and not self._writing:
+            is_harmless = self._drafting or isinstance(cause, BusyError | OtherEpoch)
+            if is_harmless and not self._writing:
                 raise
             self._poison = cause
             let_go(cause)
@@ -320,7 +323,7 @@ class PartitionLog:
             writing.add(self._start_entry(head))
         key = self._segment_key(head)
         base_offsets = []
-        for entry in drafts:
+        for entry in self._made(drafts):
             base_offsets.append(writing.add(entry, self._index))
             if writing.is_large:
                 self._write(key, *writing.take())
@@ -332,6 +335,17 @@ class PartitionLog:
         self._head = self._head_file.write(moved)
         self._index.keep(writing.rows)
         return Appended(base_offsets, writing.timestamp, self._head)
+
+    def _made(self, drafts: Iterable[Draft]) -> Iterator[Draft]:
+        """The drafts, checked. One that cannot be made does no harm while nothing is written."""
+        making = iter(drafts)
+        self._drafting = True
+        while (entry := next(making, None)) is not None:
+            check_sizes((entry,))
+            self._drafting = False
+            yield entry
+            self._drafting = True
+        self._drafting = False
 
     def _write(self, key: str, position: int, buffers: Sequence[Buffer]) -> None:
         """Write behind the head; from here on every failure poisons."""
@@ -356,6 +370,7 @@ class PartitionLog:
             self._attach()
             head = self._head
         if head.generation != self._head.generation:
+            self._index.write()
             self._index.go_on(head.segment_base, head.position)
         self._head = head
         key = self._segment_key(head)

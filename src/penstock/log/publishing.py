@@ -15,7 +15,7 @@ from penstock.log.deadlines import Deadlines, within
 from penstock.log.engine import Engine
 from penstock.log.open_topic import OpenTopic
 from penstock.log.receipts import BatchAcknowledgement, PublishedRow, combined
-from penstock.log.waiting import CommitWaiters
+from penstock.log.waiting import CommitWaiters, runs_here
 
 
 async def add_later(waiters: CommitWaiters, topic: OpenTopic, row: PublishedRow, size: int) -> None:
@@ -42,7 +42,7 @@ async def publish_columns(
     bytes_max = min(config.batch_bytes_max, config.buffer_bytes_max)
     pieces = list(split(columns, config.batch_records_max, bytes_max))
     writer.check_sizes(pieces)
-    if len(pieces) == 1:
+    if len(pieces) == 1 and runs_here(engine.around.loop):
         # Nothing but the commit to wait for, as a rule: a future that shares its timer will do.
         try:
             receipt = writer.add_many(pieces[0], durable=durable)

@@ -43,7 +43,7 @@ class _Known:
 
     def alike(self, name: str) -> list[str]:
         """Those that differ from a name by case alone, sorted. What cannot be a key is somebody else's."""
-        found = self._by_folded.get(name.casefold(), set())
+        found = tuple(self._by_folded.get(name.casefold(), ()))  # another thread may add to it
         return sorted(one for one in found if one != name and is_key_part(one))
 
 
