@@ -205,6 +205,22 @@ def test_one_job_needs_no_other_thread(worker):
     assert threads_of_workers() == ["diligent"]
 
 
+def test_jobs_that_get_no_thread_are_done_here_and_not_later(worker, monkeypatch):
+    """The pool keeps a call for which it could start no thread, and makes it when it has one."""
+    seen: list[str] = []
+    with monkeypatch.context() as context:
+        context.setattr(threading.Thread, "start", no_thread)
+        worker.run_all([partial(seen.append, name) for name in "abc"])
+    assert seen == ["a", "b", "c"]
+    worker.run_all([partial(seen.append, name) for name in "de"])
+    worker.close()
+    assert sorted(seen) == list("abcde")
+
+
+def no_thread(*_):
+    raise RuntimeError("can't start new thread")
+
+
 @pytest.mark.parametrize("failing", [0, 1])
 def test_the_failure_of_one_job_is_told(worker, failing):
     jobs: list[Job] = [lambda: None, lambda: None]

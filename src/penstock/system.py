@@ -18,8 +18,9 @@ import random
 import stat
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -327,6 +328,14 @@ class Worker(Protocol):
         ...
 
 
+def _do_one(jobs: deque[Job]) -> None:
+    try:
+        job = jobs.popleft()
+    except IndexError:
+        return
+    job()
+
+
 class Helpers:
     """Threads that run jobs side by side, started when there is more than one."""
 
@@ -342,12 +351,21 @@ class Helpers:
             return
         if self._threads is None:
             self._threads = ThreadPoolExecutor(HELPERS_MAX, f"{self._name}-helper")
-        others = [self._threads.submit(job) for job in jobs[1:]]
+        left = deque(jobs[1:])
+        others: list[Future[None]] = []
         try:
+            # When there is no thread to be had, this one does what is left.
+            with suppress(RuntimeError):
+                # Those that were submitted stay in the list when one cannot be.
+                others.extend(self._threads.submit(_do_one, left) for _ in jobs[1:])
             jobs[0]()
+            while left and len(others) < len(jobs) - 1:
+                _do_one(left)
             for other in others:
                 other.result()
         finally:
+            if len(others) < len(jobs) - 1:
+                left.clear()  # the call that got no thread may get one later, and finds nothing to do
             wait(others)  # whatever happens here, none of them is at work behind it
 
     def close(self) -> None:
