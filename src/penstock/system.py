@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import NamedTuple, Protocol
 
 from penstock.inotify import InotifyWatch
@@ -316,6 +317,10 @@ class Worker(Protocol):
         """Run the job when that much time has passed; thread-safe."""
         ...
 
+    def run_now(self, job: Job) -> bool:
+        """Run the job in this call, if jobs run in this thread and none waits; False when it did not."""
+        ...
+
     def run_all(self, jobs: Sequence[Job]) -> None:
         """Run the jobs, side by side if that helps, and return when all are done.
 
@@ -374,13 +379,22 @@ class Helpers:
             self._threads.shutdown()
 
 
+class _Delayed(NamedTuple):
+    """A job for later."""
+
+    due: float
+    ticket: int
+    """Of two that are due at once, the one that was submitted first has the smaller one."""
+    job: Job
+
+
 class ThreadWorker:
     """One thread that sleeps until there is a job."""
 
     def __init__(self, name: str) -> None:
-        self._wake = threading.Condition(threading.Lock())
-        self._ready: list[Job] = []
-        self._delayed: list[tuple[float, int, Job]] = []
+        self._inbox: SimpleQueue[Job | _Delayed | None] = SimpleQueue()
+        """Jobs for now, jobs for later, and None when it is to stop."""
+        self._delayed: list[_Delayed] = []
         self._ticket = itertools.count()
         self._closing = False
         self._helpers = Helpers(name)
@@ -388,49 +402,41 @@ class ThreadWorker:
         self._thread.start()
 
     def submit(self, job: Job) -> None:
-        with self._wake:
-            self._ready.append(job)
-            self._wake.notify()
+        self._inbox.put(job)
 
     def submit_after(self, seconds: float, job: Job) -> None:
-        with self._wake:
-            heapq.heappush(self._delayed, (time.monotonic() + seconds, next(self._ticket), job))
-            self._wake.notify()
+        self._inbox.put(_Delayed(time.monotonic() + seconds, next(self._ticket), job))
+
+    def run_now(self, job: Job) -> bool:
+        return False
 
     def run_all(self, jobs: Sequence[Job]) -> None:
         self._helpers.run_all(jobs)
 
     def close(self) -> None:
-        with self._wake:
-            self._closing = True
-            self._wake.notify()
+        self._inbox.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join()
         self._helpers.close()
 
     def _run(self) -> None:
-        while jobs := self._next_jobs():
-            for job in jobs:
+        while not (self._closing and self._inbox.empty()):
+            job = self._next()
+            if isinstance(job, _Delayed):
+                heapq.heappush(self._delayed, job)
+            elif job is None:
+                self._closing = True
+            else:
                 job()
 
-    def _next_jobs(self) -> list[Job]:
-        with self._wake:
-            while True:
-                self._collect_due()
-                if self._ready:
-                    jobs, self._ready = self._ready, []
-                    return jobs
-                if self._closing:
-                    return []
-                self._wake.wait(self._until_next())
-
-    def _collect_due(self) -> None:
-        now = time.monotonic()
-        while self._delayed and self._delayed[0][0] <= now:
-            self._ready.append(heapq.heappop(self._delayed)[2])
-
-    def _until_next(self) -> float | None:
-        return max(0.0, self._delayed[0][0] - time.monotonic()) if self._delayed else None
+    def _next(self) -> Job | _Delayed | None:
+        while self._delayed:
+            left = self._delayed[0].due - time.monotonic()
+            if left <= 0:
+                return heapq.heappop(self._delayed).job
+            with suppress(Empty):
+                return self._inbox.get(timeout=left)
+        return self._inbox.get()
 
 
 MEMORY_INFO = "/proc/meminfo"

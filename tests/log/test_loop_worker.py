@@ -97,7 +97,101 @@ class TestCommits:
             assert len(done.ranges) == 2
 
 
+async def publishers(queue, count, calls):
+    """So many tasks with so many calls each; the syncs that took."""
+    before = queue.statistics().store.syncs
+
+    async def publisher():
+        for _ in range(calls):
+            assert (await queue.publish_many("orders", numbered(3))).durable
+
+    await asyncio.gather(*(publisher() for _ in range(count)))
+    return queue.statistics().store.syncs - before
+
+
+class TestALoneCall:
+    async def test_is_committed_before_it_waits(self):
+        async with simulated(simulated_system()) as queue:
+            await queue.publish_many("orders", numbered(3))
+            call = queue.publish_many("orders", numbered(3))
+            call.send(None)  # the first step; no turn of the loop has passed
+            assert queue.durable_offset("orders") == 6
+            with pytest.raises(StopIteration) as done:
+                call.send(None)
+            assert done.value.value.ranges == {0: (3, 6)}
+
+    async def test_lets_others_have_their_turn(self, tmp_path):
+        async with make(tmp_path) as queue:
+            await queue.create_topic("orders")
+            turns: list[int] = []
+            for number in range(3):
+                asyncio.get_running_loop().call_soon(turns.append, number)
+                await queue.publish_many("orders", numbered(3))
+                assert turns[-1] == number
+
+    async def test_is_one_that_nobody_would_share(self):
+        async with simulated(simulated_system()) as queue:
+            await queue.publish_many("orders", numbered(3))
+            assert await publishers(queue, 1, 10) == 10
+            # Who comes first cannot know of the others; from then on they share.
+            assert await publishers(queue, 4, 10) == 11
+            # The last commit was shared, so the next one waits for others, and the ones after it do not.
+            assert await publishers(queue, 1, 10) == 10
+
+    async def test_comes_behind_what_waits_for_the_loop(self, tmp_path):
+        async with make(tmp_path) as queue:
+            await queue.publish_many("orders", numbered(3))
+            single = queue.publish_nowait("orders", b"before")
+            await queue.publish_many("orders", numbered(3))
+            assert single.done
+            found = values(await everything(queue, "orders"))
+            assert found == [*numbered(3), b"before", *numbered(3)]
+
+    async def test_comes_behind_another_partition_count(self, tmp_path):
+        async with make(tmp_path) as queue:
+            await queue.publish_many("orders", numbered(4))
+            moving = asyncio.ensure_future(queue.repartition("orders", 2))
+            worker = queue._running.around.worker
+            while not worker._jobs:
+                await asyncio.sleep(0)
+            done = await queue.publish_many("orders", numbered(4))
+            await moving
+            assert len(done.ranges) == 2
+
+    async def test_waits_where_records_linger(self, tmp_path):
+        slow = TopicConfig(linger_ms=60_000)
+        async with make(tmp_path, defaults=slow) as queue:
+            await queue.create_topic("orders")
+            first = asyncio.ensure_future(queue.publish_many("orders", numbered(3)))
+            await asyncio.sleep(0)
+            assert queue.durable_offset("orders") == 0
+            await queue.flush()
+            assert (await first).ranges == {0: (0, 3)}
+
+    async def test_that_is_cancelled_was_published_and_the_next_is_alone_again(self):
+        async with simulated(simulated_system()) as queue:
+            await queue.publish_many("orders", numbered(3))
+            call = queue.publish_many("orders", numbered(3))
+            call.send(None)
+            with pytest.raises(asyncio.CancelledError):
+                call.throw(asyncio.CancelledError)
+            assert await publishers(queue, 1, 2) == 2
+            assert queue.durable_offset("orders") == 12
+
+
 class TestFailures:
+    @pytest.mark.parametrize("operation", ["write", "sync"])
+    async def test_a_lone_call_hears_what_went_wrong(self, operation):
+        system = simulated_system()
+        async with simulated(system) as queue:
+            await queue.publish_many("orders", numbered(5))
+            system.files.fail(operation, path="*/orders/0/*.log")
+            with pytest.raises(StoreFailed):
+                await queue.publish_many("orders", [b"5"])
+            with pytest.raises(Poisoned, match="open the queue again"):
+                await queue.publish_many("orders", [b"6"])
+            assert queue.durable_offset("orders") == 5
+
     @pytest.mark.parametrize("operation", ["write", "sync"])
     async def test_nothing_is_acknowledged_after_a_failure(self, operation):
         system = simulated_system()
@@ -244,6 +338,23 @@ class TestClosing:
         worker.submit_after(0, lambda: ran.append("later"))
         await settle()
         assert ran == ["before"]
+
+    async def test_a_job_whose_callback_a_signal_prevented_runs_with_the_next(self, monkeypatch):
+        worker = LoopWorker("test", asyncio.get_running_loop())
+        ran: list[int] = []
+
+        def interrupted(call):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(worker, "_soon", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                worker.submit(lambda: ran.append(1))
+        worker.submit(lambda: ran.append(2))
+        await settle()
+        assert ran == [1, 2]
+        assert worker.run_now(lambda: ran.append(3))
+        worker.close()
 
     async def test_a_job_that_comes_while_it_closes_is_not_run_behind_it(self):
         worker = LoopWorker("test", asyncio.get_running_loop())

@@ -2,14 +2,12 @@
 
 import errno
 import resource
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
 
 from penstock import WalMessageQueue
 from penstock.errors import (
-    DeadlineExceeded,
     InvalidName,
     InvalidOption,
     KeyNotFound,
@@ -363,103 +361,3 @@ def test_where_nothing_may_be_written_a_new_key_is_refused_and_an_absent_one_is_
     disk.fail("open", errno.EROFS)
     with pytest.raises(KeyNotFound, match="no such key: topic/new"):
         store.read("topic/new")
-
-
-# While a lock is held
-
-
-def test_what_only_one_thread_changes_is_looked_at_once():
-    disk, store = make()
-    fill(store)
-    before = disk.calls["status"]
-    with store.unchanged_by_others("topic"):
-        for number in range(1, 5):
-            store.write_at(KEYS[0], number, [b"y"])
-            store.sync(KEYS[0])
-            assert store.size(KEYS[0]) == number + 1
-        store.truncate(KEYS[0], 2)
-        assert store.read(KEYS[0]) == b"xy"
-        with pytest.raises(InvalidOption, match=r"outside 0\.\.2"):
-            store.write_at(KEYS[0], 3, [b"z"])
-    assert disk.calls["status"] == before + 1
-    store.read(KEYS[0])
-    assert disk.calls["status"] == before + 2
-
-
-def test_what_is_removed_or_replaced_meanwhile_is_looked_at_anew():
-    _, store = make()
-    fill(store)
-    with store.unchanged_by_others("topic"):
-        assert store.size(KEYS[0]) == 1
-        store.write(KEYS[0], b"another value")
-        assert store.read(KEYS[0]) == b"another value"
-        store.delete(KEYS[0])
-        assert not store.exists(KEYS[0])
-        store.write_at(KEYS[0], 0, [b"anew"])
-        assert store.read(KEYS[0]) == b"anew"
-
-
-def test_other_threads_and_other_folders_are_not_meant():
-    disk, store = make()
-    fill(store, [*KEYS, "other/0.log"])
-    other = DirectoryStore("/data/store", system=simulated_system(disk=disk))
-    with store.unchanged_by_others("topic"), ThreadPoolExecutor(1) as thread:
-        for key in (KEYS[0], "other/0.log"):
-            assert store.size(key) == 1
-            other.write_at(key, 1, [b"more"])
-        assert store.size("other/0.log") == 5
-        assert thread.submit(store.size, KEYS[0]).result() == 5
-        assert store.size(KEYS[0]) == 1, "this thread said that nobody else would"
-    assert store.size(KEYS[0]) == 5
-
-
-@pytest.mark.parametrize("call", ["write", "truncate"])
-def test_after_a_failure_it_looks_again(call):
-    disk, store = make()
-    fill(store)
-    with store.unchanged_by_others("topic"):
-        store.write_at(KEYS[0], 1, [b"yz"])
-        before = disk.calls["status"]
-        disk.fail(call, errno.EIO)
-        with pytest.raises(StoreFailed):
-            store.write_at(KEYS[0], 3, [b"z"]) if call == "write" else store.truncate(KEYS[0], 1)
-        store.size(KEYS[0])
-        assert disk.calls["status"] == before + 1
-
-
-def test_a_lock_file_that_was_replaced_is_locked_anew():
-    disk, store = make()
-    with store.lock("topic/head", 1):
-        pass
-    other = DirectoryStore("/data/store", system=simulated_system(disk=disk))
-    other.delete("topic/head")
-    with other.lock("topic/head", 1), pytest.raises(DeadlineExceeded):
-        with store.lock("topic/head", 0):
-            raise AssertionError("two have it")
-    with store.lock("topic/head", 1), pytest.raises(DeadlineExceeded):
-        with other.lock("topic/head", 0):
-            raise AssertionError("two have it")
-
-
-def test_a_lock_of_a_file_that_is_gone_is_not_waited_for():
-    """Given one who holds the lock of a deleted file, then the lock of the new file is free, and theirs stays theirs."""
-    disk, store = make()
-    with store.lock("topic/head", 1):
-        pass
-    other = DirectoryStore("/data/store", system=simulated_system(disk=disk))
-    with other.lock("topic/head", 0):
-        before = disk.calls["unlock"]
-        other.delete("topic/head")
-        with store.lock("topic/head", 1):
-            assert disk.calls["unlock"] == before, "nothing was released that was not held"
-            assert disk.exists("/data/store/topic/head")
-
-
-def test_a_lock_that_cannot_be_released_is_released_by_closing_its_file():
-    disk, store = make()
-    disk.fail("unlock", errno.EIO)
-    with store.lock("topic/head", 1):
-        pass
-    other = DirectoryStore("/data/store", system=simulated_system(disk=disk))
-    with other.lock("topic/head", 0):
-        pass

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
@@ -144,12 +144,13 @@ class PersistentBackingStore(ABC):
         """
         raise self._cannot("lock")
 
-    def unchanged_by_others(self, folder: str) -> AbstractContextManager[None]:
-        """Say that for a while only this thread changes what is in the folder, as it holds the lock for that.
+    def lock_folder(self, key: str, timeout: float) -> AbstractContextManager[None]:
+        """As :meth:`lock`; while it is held, only this thread changes what is in the key's folder.
 
-        A store need not look again and again then what others did to a key. It may look all the same.
+        A store need not look again and again then what others did there. It may look all the same.
+        A thread holds one such lock at a time.
         """
-        return nullcontext()
+        return self.lock(key, timeout)
 
     def watch(self) -> Watch | None:
         """A watch for :meth:`watch_key`, or None where changes have to be polled for."""

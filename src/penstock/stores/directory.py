@@ -9,10 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from threading import get_ident
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import NoReturn
 
 from penstock.errors import Closed, DeadlineExceeded, InvalidOption, KeyNotFound, StoreFailed
@@ -22,6 +20,7 @@ from penstock.stores.base import (
     StoreStatistics,
     check_key,
 )
+from penstock.stores.file_locks import FileLock, FileLocks, FolderLock, Seen
 from penstock.stores.folders import Folders
 from penstock.stores.handles import Handle, Handles
 from penstock.system import Buffer, System, Watch
@@ -31,8 +30,6 @@ HANDLES_MAX = 4_096
 HANDLES_SHARE = 4
 """Of the files that the process may have open, a store keeps one in so many at most: others need some too."""
 TEMPORARY = ".tmp"
-LOCK_POLL_SECONDS_MIN = 0.0002
-LOCK_POLL_SECONDS_MAX = 0.005
 _MAY_NOT_WRITE = {errno.EACCES, errno.EPERM, errno.EROFS}
 _REOPEN = "then open the log again; nothing that was acknowledged as durable is lost"
 ADVICE = {
@@ -44,35 +41,6 @@ ADVICE = {
     errno.EROFS: "the file system is mounted read-only",
 }
 """What to do about a failed call, where a person can do something."""
-
-
-class _Seen:
-    """The file that a key names, and its size, when it was looked at."""
-
-    __slots__ = ("handle", "size")
-
-    def __init__(self, handle: Handle, size: int) -> None:
-        self.handle = handle
-        self.size = size
-
-
-class _Unchanged:
-    """What is known of a folder while one thread alone changes what is in it."""
-
-    __slots__ = ("_by_thread", "folder", "known")
-
-    def __init__(self, by_thread: dict[int, _Unchanged], folder: str) -> None:
-        self._by_thread = by_thread
-        self.folder = folder
-        self.known: dict[str, _Seen] = {}
-
-    def __enter__(self) -> None:
-        me = get_ident()
-        assert me not in self._by_thread, "a thread has one folder at a time"
-        self._by_thread[me] = self
-
-    def __exit__(self, *exc_info: object) -> None:
-        del self._by_thread[get_ident()]
 
 
 def _handles_max() -> int:
@@ -111,11 +79,8 @@ class DirectoryStore(PersistentBackingStore):
         self._system = system or System()
         self._files = self._system.files
         self._handles = Handles(_handles_max() if handles_max is None else handles_max)
-        self._mutex = threading.Lock()
-        self._locks: dict[str, threading.Lock] = {}
         self._folders = Folders(self._files, self.path)
-        self._unchanged: dict[int, _Unchanged] = {}
-        """Of a thread, what nobody else changes now."""
+        self._locks = FileLocks(self._system, self._handles)
         self._closed = False
         self._reads = self._writes = self._syncs = self._deletes = 0
         self._bytes_read = self._bytes_written = 0
@@ -147,7 +112,7 @@ class DirectoryStore(PersistentBackingStore):
             if temporary:
                 with suppress(OSError):
                     self._files.unlink(temporary)
-            self._fail("write", key, cause)
+            self.fail("write", key, cause)
         self._forget(key)
         self._writes += 1
         self._bytes_written += len(data)
@@ -161,7 +126,7 @@ class DirectoryStore(PersistentBackingStore):
             wanted = available if length is None else min(length, available)
             data = self._files.read(seen.handle.descriptor, wanted, start)
         except OSError as cause:
-            self._fail("read", key, cause)
+            self.fail("read", key, cause)
         self._reads += 1
         self._bytes_read += len(data)
         return data
@@ -177,7 +142,7 @@ class DirectoryStore(PersistentBackingStore):
             self._finish_delete(key)
             return
         except OSError as cause:
-            self._fail("delete", key, cause)
+            self.fail("delete", key, cause)
         self._forget(key)
         self._deletes += 1
 
@@ -189,7 +154,7 @@ class DirectoryStore(PersistentBackingStore):
         try:
             return sorted(key for key in self._folders.keys_below(folder) if key.startswith(prefix))
         except OSError as cause:
-            self._fail("list", prefix, cause)
+            self.fail("list", prefix, cause)
 
     def folders(self, folder: str) -> Sequence[str]:
         self._check_open()
@@ -197,7 +162,7 @@ class DirectoryStore(PersistentBackingStore):
         try:
             return sorted(self._folders.names_in(folder))
         except OSError as cause:
-            self._fail("list", folder, cause)
+            self.fail("list", folder, cause)
 
     def folders_alike(self, folder: str, name: str) -> Sequence[str]:
         self._check_open()
@@ -205,7 +170,7 @@ class DirectoryStore(PersistentBackingStore):
         try:
             return self._folders.names_alike(folder, name)
         except OSError as cause:
-            self._fail("list", folder, cause)
+            self.fail("list", folder, cause)
 
     def remove_temporaries(self, prefix: str) -> int:
         self._check_open()
@@ -217,7 +182,7 @@ class DirectoryStore(PersistentBackingStore):
         except (FileNotFoundError, NotADirectoryError):
             return 0
         except OSError as cause:
-            self._fail("list", prefix, cause)
+            self.fail("list", prefix, cause)
         left = [one for one in names if one.startswith(f".{start}") and one.endswith(TEMPORARY)]
         return sum(self._remove_if_dead(f"{path}/{name}") for name in left)
 
@@ -227,14 +192,14 @@ class DirectoryStore(PersistentBackingStore):
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return False
         except OSError as cause:
-            self._fail("look at", key, cause)
+            self.fail("look at", key, cause)
         return True
 
     def size(self, key: str) -> int:
         try:
             return self._current(key).size
         except OSError as cause:
-            self._fail("look at", key, cause)
+            self.fail("look at", key, cause)
 
     def write_at(self, key: str, position: int, buffers: Sequence[Buffer]) -> None:
         try:
@@ -245,9 +210,10 @@ class DirectoryStore(PersistentBackingStore):
             self._files.write(seen.handle.descriptor, buffers, position)
         except OSError as cause:
             self._forget_all()
-            self._fail("write", key, cause)
+            self.fail("write", key, cause)
         written = sum(map(len, buffers))
-        seen.size = max(seen.size, position + written)
+        if position + written > seen.size:
+            seen.size = position + written
         self._writes += 1
         self._bytes_written += written
 
@@ -260,7 +226,7 @@ class DirectoryStore(PersistentBackingStore):
             self._files.truncate(seen.handle.descriptor, size)
         except OSError as cause:
             self._forget_all()
-            self._fail("truncate", key, cause)
+            self.fail("truncate", key, cause)
         seen.size = size
 
     def sync(self, key: str) -> None:
@@ -272,26 +238,13 @@ class DirectoryStore(PersistentBackingStore):
                 self._folders.sync_names(os.path.dirname(self._path(key)))
                 handle.name_synced = True
         except OSError as cause:
-            self._fail("sync", key, cause)
+            self.fail("sync", key, cause)
 
-    @contextmanager
-    def lock(self, key: str, timeout: float) -> Iterator[None]:
-        # flock is per open file, which the threads of a process share: they need their own lock.
-        mutex = self._locks.get(key) or self._make_lock(key)
-        deadline = self._system.clock.monotonic() + timeout
-        if not mutex.acquire(timeout=max(0.0, timeout)):
-            raise self._lock_timeout(key, timeout)
-        try:
-            handle = self._locked_handle(key, deadline, timeout)
-            try:
-                yield
-            finally:
-                self._unlock(key, handle)
-        finally:
-            mutex.release()
+    def lock(self, key: str, timeout: float) -> AbstractContextManager[None]:
+        return FileLock(self._locks, self, key, timeout)
 
-    def unchanged_by_others(self, folder: str) -> AbstractContextManager[None]:
-        return _Unchanged(self._unchanged, folder)
+    def lock_folder(self, key: str, timeout: float) -> AbstractContextManager[None]:
+        return FolderLock(self._locks, self, key, timeout)
 
     def watch(self) -> Watch | None:
         return self._files.watch()
@@ -300,7 +253,7 @@ class DirectoryStore(PersistentBackingStore):
         try:
             watch.add(self._path(key), key)
         except OSError as cause:
-            self._fail("watch", key, cause)
+            self.fail("watch", key, cause)
 
     def statistics(self) -> StoreStatistics:
         return StoreStatistics(
@@ -319,9 +272,7 @@ class DirectoryStore(PersistentBackingStore):
     def abandon_after_fork(self) -> None:
         # Closing the child's copies does not release the parent's locks; keeping them would
         # hold those locks when the parent dies.
-        self._mutex = threading.Lock()
-        self._locks = {}
-        self._unchanged = {}
+        self._locks.abandon()
         # A thread of the parent that held a handle is gone, but its reference is not: close.
         self._handles.abandon()
         self._closed = True
@@ -337,42 +288,35 @@ class DirectoryStore(PersistentBackingStore):
         self._folders.check(check_key(key).rpartition("/")[0])
         return f"{self.path}/{key}"
 
-    def _current(self, key: str, *, create: bool = False) -> _Seen:
+    def _current(self, key: str, *, create: bool = False) -> Seen:
         """A handle of the file that the key names now, and its size."""
-        mine = self._mine()
-        if mine is not None and (known := mine.known.get(key)) is not None:
-            return known
-        handle = self._handles.get(key) or self._open(key, create=create)
-        status = self._files.status(handle.descriptor)
-        if status.links == 0:
+        mine = self._locks.folder()
+        if mine is not None and key in mine.known:
+            return mine.known[key]
+        handle = self._handles.get(key) or self.open_handle(key, create=create)
+        size, links = self._files.status(handle.descriptor)
+        if links == 0:
             # Deleted or replaced, perhaps by another process.
             self._handles.forget(key)
-            handle = self._open(key, create=create)
-            status = self._files.status(handle.descriptor)
-        seen = _Seen(handle, status.size)
+            handle = self.open_handle(key, create=create)
+            size, links = self._files.status(handle.descriptor)
+        seen = Seen(handle, size)
         if mine is not None and key.rpartition("/")[0] == mine.folder:
             mine.known[key] = seen
         return seen
 
-    def _mine(self) -> _Unchanged | None:
-        """The folder that only this thread changes now."""
-        return self._unchanged.get(get_ident()) if self._unchanged else None
-
     def _forget_all(self) -> None:
-        if mine := self._mine():
+        if mine := self._locks.folder():
             mine.known.clear()
 
     def _forget(self, key: str) -> None:
         """The key names another file now, or none."""
         self._handles.forget(key)
-        if mine := self._mine():
+        if mine := self._locks.folder():
             mine.known.pop(key, None)
 
-    def _make_lock(self, key: str) -> threading.Lock:
-        with self._mutex:
-            return self._locks.setdefault(key, threading.Lock())
-
-    def _open(self, key: str, *, create: bool) -> Handle:
+    def open_handle(self, key: str, *, create: bool) -> Handle:
+        """Open the file of a key, and keep it open for a while; OSError when that fails."""
         path = self._path(key)
         try:
             handle = self._open_file(path, create=create)
@@ -399,45 +343,6 @@ class DirectoryStore(PersistentBackingStore):
                 raise FileNotFoundError(path) from None
         raise OSError(refusal, os.strerror(refusal), path)
 
-    def _locked_handle(self, key: str, deadline: float, timeout: float) -> Handle:
-        clock = self._system.clock
-        pause = LOCK_POLL_SECONDS_MIN
-        try:
-            while (handle := self._try_lock(key)) is None:
-                if clock.monotonic() >= deadline:
-                    raise self._lock_timeout(key, timeout)
-                clock.sleep(pause)
-                pause = min(pause * 1.5, LOCK_POLL_SECONDS_MAX)
-        except OSError as cause:
-            self._fail("lock", key, cause)
-        return handle
-
-    def _try_lock(self, key: str) -> Handle | None:
-        handle = self._handles.get(key) or self._open(key, create=True)
-        locked = self._files.try_lock(handle.descriptor)
-        if self._files.status(handle.descriptor).links:
-            return handle if locked else None
-        # Deleted or replaced: the lock of a file without a name keeps nobody out.
-        self._handles.forget(key)
-        if locked:
-            self._unlock(key, handle)
-        return None
-
-    def _unlock(self, key: str, handle: Handle) -> None:
-        try:
-            self._files.unlock(handle.descriptor)
-        except OSError:
-            # Closing the file, when nobody holds the handle any more, releases the lock as well.
-            self._handles.forget(key)
-
-    def _lock_timeout(self, key: str, timeout: float) -> DeadlineExceeded:
-        return DeadlineExceeded(
-            f"{key} was locked by another writer for {timeout:g} s; "
-            "look for a process that is stopped or waits for its disk",
-            key=key,
-            seconds=timeout,
-        )
-
     # Directories
 
     def _finish_delete(self, key: str) -> None:
@@ -447,7 +352,7 @@ class DirectoryStore(PersistentBackingStore):
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as cause:
-            self._fail("delete", key, cause)
+            self.fail("delete", key, cause)
 
     def _open_temporary(self, folder: str, name: str) -> tuple[str, Handle]:
         """A new file for a value on its way. Its lock says that the writer lives."""
@@ -470,7 +375,8 @@ class DirectoryStore(PersistentBackingStore):
                 return True
         return False
 
-    def _fail(self, verb: str, key: str, cause: OSError) -> NoReturn:
+    def fail(self, verb: str, key: str, cause: OSError) -> NoReturn:
+        """Raise what the error of the system means for who called the store."""
         if isinstance(cause, DeadlineExceeded):  # a TimeoutError, and so an OSError
             raise cause
         if isinstance(cause, FileNotFoundError | NotADirectoryError | IsADirectoryError):

@@ -6,6 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from contextlib import suppress
+from weakref import WeakSet
 
 from penstock.system import Files
 
@@ -13,7 +14,7 @@ from penstock.system import Files
 class Handle:
     """An open file. It closes itself when nobody holds it, so eviction never cuts off a reader."""
 
-    __slots__ = ("_files", "_refusal", "descriptor", "name_synced")
+    __slots__ = ("__weakref__", "_files", "_refusal", "descriptor", "name_synced")
 
     def __init__(self, files: Files, descriptor: int, refusal: int | None = None) -> None:
         self._files = files
@@ -51,6 +52,8 @@ class Handles:
         self._handles: OrderedDict[str, Handle] = OrderedDict()
         self._synced: OrderedDict[str, Handle] = OrderedDict()
         """Those that were passed over, as their names are synced: so none is looked at twice."""
+        self._open: WeakSet[Handle] = WeakSet()
+        """All that somebody holds, also those that made room for others."""
         self._mutex = threading.Lock()
 
     def get(self, key: str) -> Handle | None:
@@ -66,6 +69,7 @@ class Handles:
         """Keep the file open; returns the one that is kept already, if any."""
         with self._mutex:
             kept = self._use_synced(key) or self._handles.setdefault(key, handle)
+            self._open.add(kept)
             self._handles.move_to_end(key)
             while len(self._handles) + len(self._synced) > self._handles_max:
                 self._drop_one()
@@ -100,9 +104,12 @@ class Handles:
             self._synced.clear()
 
     def abandon(self) -> None:
-        """In a forked child: close them all. A thread that is gone may have held the mutex."""
+        """In a forked child: close them all, as an open one would keep what the parent has locked.
+
+        A thread that is gone may have held the mutex.
+        """
         self._mutex = threading.Lock()
-        for handle in (*self._handles.values(), *self._synced.values()):
+        for handle in list(self._open):
             handle.close()
         self._handles.clear()
         self._synced.clear()
