@@ -97,11 +97,23 @@ async def test_a_log_needs_a_directory():
         await opening("log:")
 
 
+async def test_a_log_has_no_options_in_its_url(tmp_path):
+    """A directory of that name would be made, and the option be without effect."""
+    url = f"log:{tmp_path}/data?fsync=timed"
+    with pytest.raises(errors.InvalidOption, match="log: takes none"):
+        await opening(url)
+    with pytest.raises(errors.InvalidOption, match="log: takes none"):
+        EmbeddedTransport.from_url(url)
+    assert list(tmp_path.iterdir()) == []
+
+
 async def test_options_of_the_log_go_to_its_queue(tmp_path):
     url = f"log:{tmp_path}/data"
+    before = set(threading.enumerate())  # other tests may have left some
     async with penstock.open(url, transport_options={"commit_on": "loop"}) as bus:
         await bus.publish(OrderPlaced("o-1", 9.5))
-        assert not [one for one in threading.enumerate() if one.name.startswith("penstock-commit")]
+        begun = set(threading.enumerate()) - before
+        assert not [one for one in begun if one.name.startswith("penstock-commit")]
     with pytest.raises(errors.InvalidOption, match="commit_on"):
         async with penstock.open(url, transport_options={"commit_on": "fork"}):
             pass

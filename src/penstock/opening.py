@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from penstock.errors import InvalidOption, NotSupported
+from penstock.log.names import place_in
 from penstock.log.queue import WalMessageQueue
 from penstock.log.topic import TopicConfig
 from penstock.resilience.bus import ResilientMessageBus
@@ -71,12 +72,12 @@ async def _opened(
     options: Mapping[str, Any] | None,
 ) -> tuple[WalMessageQueue | None, TopicLog | None]:
     """Where the bus keeps what it must remember, and where its topics are."""
-    scheme, _, rest = url.partition(":")
+    scheme = url.partition(":")[0]
     if scheme == "memory":
         _check_options(scheme, options, frozenset())
         return None, None
     if scheme == "log":
-        queue = await stack.enter_async_context(_queue(url, rest, defaults, options))
+        queue = await stack.enter_async_context(_queue(url, defaults, options))
         return queue, queue
     topics = await stack.enter_async_context(_broker(url, scheme, defaults, options))
     if state is None:
@@ -85,13 +86,10 @@ async def _opened(
 
 
 def _queue(
-    url: str, rest: str, defaults: TopicConfig | None, options: Mapping[str, Any] | None
+    url: str, defaults: TopicConfig | None, options: Mapping[str, Any] | None
 ) -> WalMessageQueue:
-    path = rest.removeprefix("//")
-    if not path:
-        raise InvalidOption(f"{url!r} names no directory: use log:./data", option="url")
     _check_options("log", options, LOG_OPTIONS)
-    return WalMessageQueue(path, defaults=defaults, **(options or {}))
+    return WalMessageQueue(place_in(url), defaults=defaults, **(options or {}))
 
 
 def _check_options(scheme: str, given: Mapping[str, Any] | None, known: frozenset[str]) -> None:

@@ -43,7 +43,7 @@ class Publisher:
         )
         file = TopicFile(self.store, TOPIC)
         self.state: TopicState = file.create(config, 1) if config else file.read()
-        self.topic = OpenTopic(self.state, around, lambda topic, done: None)
+        self.topic = OpenTopic(self.state, around, lambda topic, done, rows: None)
 
     def publish(self, value: int) -> None:
         """One record of the key that the number belongs to; raises when it is not written."""

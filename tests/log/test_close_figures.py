@@ -328,7 +328,7 @@ def test_each_record_of_a_batch_may_be_as_large_as_one_may_be(values, limit, bat
 def test_what_another_process_left_unsynced_is_synced_and_told():
     told: list[Any] = []
     logs = [part(poison=None), part(poison=OSError())]
-    world = part(_logs=logs, _on_commit=told.append)
+    world = part(_logs=logs, _on_commit=lambda done, rows: told.append(done))
     world._try_sync = lambda number, log: told.append(number)
     TopicWriter.adopt(world, 0)
     TopicWriter.adopt(world, 1)
@@ -404,7 +404,7 @@ def writer_of(config: TopicConfig, worker: Any) -> TopicWriter:
         [],
         system=simulated_system(),
         worker=worker,
-        on_commit=lambda done: None,
+        on_commit=lambda done, rows: None,
         partitions=1,
     )
 

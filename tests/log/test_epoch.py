@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.batch import Batch, Parcel
+from penstock.log.batch import Batch
 from penstock.log.columns import Columns
 from penstock.log.epoch import (
     Epoch,
@@ -17,11 +17,13 @@ from penstock.log.epoch import (
 from penstock.log.epoch_barrier import EpochBarrier
 from penstock.log.epoch_routing import Routing
 from penstock.log.receipts import Receipt
+from penstock.log.sharing import Limits, Parcel
 from penstock.system import System
 
 FIRST = (Epoch(0, 2, 100),)
 GROWN = (*FIRST, Epoch(1, 3, 200, (5, 7, 0)))
 SHRUNK = (*GROWN, Epoch(2, 1, 300, (9, 8, 4)))
+LIMITS = Limits(1_000, 1 << 20)
 
 
 def test_an_epoch_begins_where_the_partitions_end():
@@ -104,19 +106,22 @@ def test_records_that_are_routed_again_keep_their_places_and_their_order(keys, b
     values = [b"%d" % number for number in range(len(keys))]
     batch = Batch(Columns(values, keys), Receipt("orders", None), size=0)
     astray = [
-        parcel for one in Routing(0, before, System()).route([batch]).values() for parcel in one
+        parcel
+        for one in Routing(0, before, System()).route([batch], LIMITS).values()
+        for parcel in one
     ]
     found: list[Parcel] = []
     partition_of: dict[bytes, int] = {}
-    for partition, parcels in Routing(1, after, System()).route_again(astray).items():
+    for partition, parcels in Routing(1, after, System()).route_again(astray, LIMITS).items():
         assert partition < after
         found += parcels
         for parcel in parcels:
             for key in filter(None, parcel.columns.keys or ()):
                 assert partition_of.setdefault(key, partition) == partition
     for parcel in found:
-        assert [values[place] for place in parcel.places] == list(parcel.columns.values)
-    places = [place for parcel in found for place in parcel.places]
+        [(_, mine)] = parcel.portions
+        assert [values[place] for place in mine] == list(parcel.columns.values)
+    places = [place for parcel in found for place in parcel.portions[0].places]
     assert sorted(places) == list(range(len(keys)))
     for key in {key for key in keys if key is not None}:
         mine = [place for place in places if keys[place] == key]

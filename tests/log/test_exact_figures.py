@@ -1,6 +1,5 @@
 """Bounds of the log, each exactly at its figure and one beside it."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ from penstock import TopicConfig
 from penstock.errors import BufferFull, InvalidOption, LimitReached
 from penstock.log import transaction_decision
 from penstock.log.batch import gather
+from penstock.log.checks import packed
 from penstock.log.columns import RECORD_OVERHEAD_BYTES
 from penstock.log.deadlines import check_seconds
 from penstock.log.deletion import _check_members
@@ -20,11 +20,11 @@ from penstock.log.maintenance import Maintenance
 from penstock.log.offsets import OffsetFile
 from penstock.log.places import Place
 from penstock.log.producer_file import ProducerFile
-from penstock.log.receipts import PublishedRow, Receipt
+from penstock.log.published import PublishedRow
+from penstock.log.receipts import Receipt
 from penstock.log.repair import _Repair
 from penstock.log.rewrite import SegmentWriter
 from penstock.log.transaction_decision import Decision, DecisionFiles
-from penstock.log.waiting import CommitWaiters
 from penstock.log.writer import TopicWriter
 from penstock.stores.memory import MemoryStore
 from penstock.system import System
@@ -68,12 +68,10 @@ def test_partitions_that_come_have_nothing_to_sync():
 
 
 def test_who_waits_for_a_record_waits_in_the_batch_that_has_it():
-    rows: list[Any] = [
-        PublishedRow((b"%d" % n, None, None, None), n == 2, part()) for n in range(5)
-    ]
+    rows: list[Any] = [PublishedRow.of(b"%d" % n, n == 2, part()) for n in range(5)]
     batches = list(gather(rows, Receipt(TOPIC, None), 0, 2, 1 << 20))
-    assert [[place for place, _ in one.waiting] for one in batches] == [[0, 1], [0, 1], [0]]
-    assert [row for one in batches for _, row in one.waiting] == rows
+    assert [one.columns.values for one in batches] == [[b"0", b"1"], [b"2", b"3"], [b"4"]]
+    assert [row for one in batches for row in one.rows] == rows
     assert [one.durable for one in batches] == [False, True, False]
 
 
@@ -144,7 +142,7 @@ def test_a_record_may_fill_the_buffer_and_be_as_large_as_one_may_be(
     size, gathered, taken, key, kind
 ):
     class Still(kind):  # type: ignore[valid-type,misc]
-        _pack = TopicWriter._pack
+        pack = staticmethod(packed)
 
         def _refuse(self, size: int) -> None:
             raise BufferFull("full")
@@ -218,14 +216,6 @@ def test_no_time_at_all_is_a_time():
             check_seconds(seconds)
 
 
-async def test_who_waits_for_room_is_woken_by_any_commit():
-    waiters = CommitWaiters(asyncio.get_running_loop())
-    room = waiters.room()
-    waiters.committed()
-    assert room.done()
-    waiters.committed()
-
-
 def test_nobody_reads_at_a_new_place():
     topic: Any = part(reader=lambda _: part(cursor=lambda at: at))
     place: Any = Place(topic, 0, part())
@@ -233,8 +223,8 @@ def test_nobody_reads_at_a_new_place():
 
 
 async def test_a_place_with_nothing_behind_it_stays_where_it_is():
-    cursor = part(offset=3, fetch=lambda _: [])
+    cursor = part(offset=3, fetch=lambda _: [], keys=None)
     topic: Any = part(reader=lambda _: part(cursor=lambda _: cursor))
     place: Any = Place(topic, 0, part())
-    assert await place.fetch() == []
+    assert not await place.fetch()
     assert (place.busy, place.read_to) == (False, 0)

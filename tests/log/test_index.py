@@ -146,11 +146,11 @@ def test_the_index_of_a_sealed_segment_is_completed_on_disk():
     for content in (b"", right[:ROW_BYTES], right[: ROW_BYTES + 5], right + b"\0"):
         disk = one.disk.kill()
         disk.put(path, content)
-        machine(disk).reader.locate(0)
+        machine(disk).reader.locate(1)
         assert disk.content(path)[: len(right)] == right
     disk = one.disk.kill()
     disk.delete(path)
-    machine(disk).reader.locate(0)
+    machine(disk).reader.locate(1)
     assert disk.content(path) == right
 
 

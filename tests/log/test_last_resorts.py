@@ -33,6 +33,7 @@ from penstock.log.producer import Producer
 from penstock.log.producer_file import ProducerFile
 from penstock.log.segment import SegmentStart
 from penstock.log.subscription import Subscription
+from penstock.log.topic import TopicConfig
 from penstock.log.transaction_care import TransactionCare
 from penstock.log.transaction_decision import DecisionFiles, Front, Share
 from penstock.log.transaction_roll import Places, Roller
@@ -50,12 +51,13 @@ from tests.log.test_small_promises import part
 
 
 def test_records_that_never_find_their_epoch_are_refused():
-    routing = part(route=lambda batches: {}, route_again=lambda astray: {}, epoch=1)
+    routing = part(route=lambda *_: {}, route_again=lambda *_: {}, epoch=1)
     world = part(
         _routing=routing,
         _commit_parcels=lambda parcels, epoch: ["astray"],
         _catch_up=lambda: None,
         topic="orders",
+        config=TopicConfig(),
     )
     with pytest.raises(DeadlineExceeded, match="repartitioned all the time"):
         TopicWriter._commit_batches(world, [])
@@ -270,10 +272,10 @@ def test_a_transaction_that_is_sent_elsewhere_again_and_again_is_never_taken_for
 
 
 def test_a_row_that_has_its_place_is_not_failed():
-    failed, placed = part(error=None), part(error=None)
+    failed, placed = (part(error=None, acknowledgement=None) for _ in range(2))
     receipt = part(errors={})
-    batch = part(waiting=[(0, failed), (1, placed)], receipt=receipt, awaited=True)
-    parcel: Any = part(batch=batch, places=[0])
+    batch = part(rows=[failed, placed], receipt=receipt, awaited=True)
+    parcel: Any = part(portions=[(batch, [0])])
     world = part(
         _caches=[part(clear=lambda: None)],
         _failures={},

@@ -9,7 +9,7 @@ import pytest
 from penstock import FsyncPolicy, TopicConfig
 from penstock.errors import Closed, Fenced, InvalidName, InvalidOption, StoreFailed
 from penstock.log import arrow, reader
-from penstock.log.batch import Batch, Parcel
+from penstock.log.batch import Batch
 from penstock.log.codec import Codec
 from penstock.log.columns import HEADERS, Columns
 from penstock.log.engine import Engine
@@ -23,6 +23,7 @@ from penstock.log.places import Place
 from penstock.log.producer_file import ProducerFile
 from penstock.log.receipts import Receipt
 from penstock.log.sealed import remove_leftovers, stores_of
+from penstock.log.sharing import Parcel, Portion
 from penstock.log.topic import PARTITIONS_MAX
 from penstock.log.transaction_decision import Decision, DecisionFiles
 from penstock.log.transaction_reroute import _columns
@@ -79,8 +80,8 @@ def test_a_receipt_that_is_done_inherits_what_failed_before_it():
 
 def test_a_failure_is_told_to_those_whose_records_it_took():
     columns = Columns([b"0", b"1"])
-    rows: list[Any] = [part(error=None), part(error=None)]
-    batch = Batch(columns, Receipt(TOPIC, None), size=2, waiting=list(enumerate(rows)))
+    rows: list[Any] = [part(error=None, acknowledgement=None) for _ in range(2)]
+    batch = Batch(columns, Receipt(TOPIC, None), size=2, rows=rows)
     told: list[Any] = []
     world = part(
         _caches=[part(clear=lambda: None)] * 3,
@@ -89,7 +90,7 @@ def test_a_failure_is_told_to_those_whose_records_it_took():
         _remember=lambda batch, error: told.append(error),
     )
     trouble = OSError("the disk")
-    TopicWriter._fail(world, 2, [Parcel(batch, [1], columns)], trouble)
+    TopicWriter._fail(world, 2, [Parcel(columns, [Portion(batch, [1])])], trouble)
     assert [row.error for row in rows] == [None, trouble]
     assert (batch.receipt.errors, world._failures) == ({2: trouble}, {2: (4, trouble)})
     assert told == [trouble]
@@ -134,11 +135,12 @@ def test_stopping_lets_everything_end():
     world = part(
         changes=part(close=lambda refusal: done.append(str(refusal))),
         deadlines=part(close=lambda: done.append("deadlines")),
+        waiters=part(close=lambda refusal: done.append(f"waiters {refusal}")),
         maintenance=part(stop=lambda: done.append("maintenance")),
         around=part(worker=worker),
     )
     Engine.stop(world, Closed("closed"))
-    assert done == ["closed", "deadlines", "maintenance"]
+    assert done == ["closed", "deadlines", "waiters closed", "maintenance"]
     assert jobs == [worker.close]
 
 

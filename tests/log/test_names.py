@@ -4,13 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import InvalidName
+from penstock.errors import InvalidName, InvalidOption
 from penstock.log.names import (
     NAME_LENGTH_MAX,
     PartitionKeys,
     SegmentName,
+    check_case,
     check_name,
     offset_key,
+    place_in,
     topic_key,
 )
 from penstock.stores.base import check_key
@@ -83,3 +85,41 @@ def test_offset_files_of_different_partitions_never_meet():
     names = ["a", "a-1", "a-1-1", "a-11", "a.1"]
     keys = {offset_key("g", name, number) for name in names for number in (0, 1, 11, 111)}
     assert len(keys) == 20
+
+
+@given(NAMES, st.lists(NAMES, max_size=20))
+def test_a_name_that_differs_from_another_by_case_alone_is_refused(name, others):
+    alike = [one for one in others if one.lower() == name.lower() and one != name]
+    if not alike:
+        check_case("subscriber", name, iter(others))
+    for other in {name.swapcase(), name.upper()} - {name}:
+        with pytest.raises(InvalidName, match=f"differs from {other!r} only by case"):
+            check_case("subscriber", name, [*(set(others) - set(alike)), name, other])
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("log:./data", "./data"),
+        ("log:data", "data"),
+        ("log:/srv/data", "/srv/data"),
+        ("log:///srv/data", "/srv/data"),
+        ("log:s3://bucket/data?region=eu", "s3://bucket/data?region=eu"),
+    ],
+)
+def test_a_url_names_a_place_and_the_options_of_a_store_stay_with_it(url, place):
+    assert place_in(url) == place
+
+
+@pytest.mark.parametrize(
+    ("url", "what"),
+    [
+        ("log:", "names no directory"),
+        ("log://", "names no directory"),
+        ("log:./data?fsync=timed", "has options"),
+    ],
+)
+def test_a_url_of_no_place_or_with_options_is_refused(url, what):
+    with pytest.raises(InvalidOption, match=what) as caught:
+        place_in(url)
+    assert caught.value.option == "url"

@@ -1,5 +1,7 @@
 """Reading: from any offset and any time, beside live writers, with damage said and never skipped."""
 
+from unittest.mock import Mock
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -300,3 +302,17 @@ def test_the_tail_cache_gives_what_the_log_gives_or_nothing(appends, bytes_max, 
     if found is not None:
         assert found
         assert found == stored[offset : offset + len(found)]
+
+
+@pytest.mark.parametrize(("offset", "indexes"), [(0, 0), (1, 1)])
+def test_who_begins_with_a_segment_asks_no_index_and_lists_once(offset, indexes, monkeypatch):
+    """A subscriber of hundreds of partitions begins in each of them."""
+    one = machine()
+    one.append(b"a", b"b")
+    reader = one.reader
+    read, listed = Mock(wraps=one.store.read), Mock(wraps=one.store.list)
+    monkeypatch.setattr(one.store, "read", read)
+    monkeypatch.setattr(one.store, "list", listed)
+    assert [record.offset for record in read_records(reader, offset)] == [0, 1][offset:]
+    assert listed.call_count == 1
+    assert sum(call.args[0].endswith(".index") for call in read.call_args_list) == indexes

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.hashing import fnv1a
-from penstock.log.routing import VECTOR_KEYS_MIN, fnv1a_many, partitions_of
+from penstock.log.routing import SPREAD_MIN, VECTOR_KEYS_MIN, fnv1a_many, partitions_of
 
 VECTORS = [(b"", 0x811C9DC5), (b"a", 0xE40C292C), (b"foobar", 0xBF9CF968)]
 MORE_VECTORS = [
@@ -53,7 +53,7 @@ def test_columns_of_empty_keys(count):
 
 
 @given(
-    st.lists(st.none() | st.binary(max_size=9), max_size=70),
+    st.lists(st.none() | st.binary(max_size=9), max_size=SPREAD_MIN),
     st.integers(1, 4_096),
     st.integers(0, 5_000),
 )

@@ -14,7 +14,7 @@ import pytest
 from penstock import TopicConfig, WalMessageQueue
 from penstock.errors import Closed, DeadlineExceeded, Fenced, Forked, InvalidOption
 from penstock.log import transaction_roll
-from penstock.log.batch import Batch, Parcel
+from penstock.log.batch import Batch
 from penstock.log.columns import Columns
 from penstock.log.deadlines import Deadlines
 from penstock.log.group_session import GroupSession
@@ -22,7 +22,9 @@ from penstock.log.group_subscription import GroupSubscription
 from penstock.log.offsets import OffsetFile
 from penstock.log.partition import OtherEpoch
 from penstock.log.places import resolve
-from penstock.log.receipts import Acknowledgement, PublishedRow, Receipt
+from penstock.log.published import PublishedRow, wake
+from penstock.log.receipts import Acknowledgement, Receipt
+from penstock.log.sharing import Parcel, Portion
 from penstock.log.topic import TopicFile
 from penstock.log.transaction_decision import Share
 from penstock.log.transactions import Transactions
@@ -221,7 +223,7 @@ async def test_a_partition_that_failed_is_not_read_from_memory():
         columns = Columns([b"1"])
         batch = Batch(columns, Receipt("orders", None), size=1, awaited=True)
         writer = queue._opened["orders"].writer
-        writer._fail(0, [Parcel(batch, [0], columns)], OSError(errno.EIO, "the disk"))
+        writer._fail(0, [Parcel(columns, [Portion(batch, [0])])], OSError(errno.EIO, "the disk"))
         assert cache.read("orders", 0, 0, 1) is None
 
 
@@ -272,17 +274,15 @@ async def test_a_receipt_wakes_each_waiter_once():
 
 async def test_a_publisher_hears_of_its_place_or_of_its_error_and_not_when_it_left():
     loop = asyncio.get_running_loop()
-    placed, failed, left = (
-        PublishedRow((b"x", None, None, None), False, loop.create_future()) for _ in range(3)
-    )
+    placed, failed, left = rows = [PublishedRow.of(b"x", False, loop) for _ in range(3)]
     placed.acknowledgement = Acknowledgement("orders", 0, 7, 1, True)
     failed.error = OSError("the disk")
-    left.future.cancel()
-    for one in (placed, failed, left):
-        one.resolve()
-        one.resolve()
-    assert placed.future.result().offset == 7
-    assert isinstance(failed.future.exception(), OSError)
+    left.cancel()
+    wake(loop, rows)
+    wake(loop, rows)
+    assert left.cancelled()
+    assert placed.result().offset == 7
+    assert isinstance(failed.exception(), OSError)
 
 
 # Transactions

@@ -6,7 +6,7 @@ import pytest
 
 from penstock import Codec, TopicConfig, WalMessageQueue
 from penstock.errors import Closed, DeadlineExceeded, InvalidOption, OffsetOutOfRange
-from penstock.log import places
+from penstock.log import fetched
 from penstock.log.names import PartitionKeys
 from penstock.log.places import fetch, resolve_start
 from penstock.log.reader import PartitionReader
@@ -186,7 +186,7 @@ async def test_two_who_read_share_the_records():
 
 def test_a_fetch_stops_before_it_fills_the_memory(monkeypatch):
     """Compressed entries are small on disk and large in memory."""
-    monkeypatch.setattr(places, "FETCHED_BYTES_MAX", 25_000)
+    monkeypatch.setattr(fetched, "FETCHED_BYTES_MAX", 25_000)
     log = SmallLog()
     for _ in range(10):
         log.append((None, bytes(10_000)), codec=Codec.ZLIB)
@@ -203,7 +203,7 @@ def test_a_fetch_that_failed_can_be_repeated(monkeypatch):
     log.append((None, b"0"))
     cursor = PartitionReader(log.store, KEYS).cursor(0)
     with monkeypatch.context() as broken:
-        broken.setattr(places, "_records", lambda *_: pytest.fail("no memory"))
+        broken.setattr(fetched, "_part", lambda *_: pytest.fail("no memory"))
         with pytest.raises(pytest.fail.Exception):
             fetch(cursor)
     assert [record.offset for record in fetch(cursor)] == [0]

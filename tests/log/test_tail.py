@@ -42,6 +42,30 @@ def test_a_batch_is_served_from_the_middle_and_only_when_all_of_it_is_durable():
     assert cache.read("t", 0, 4, ALL) is None
 
 
+def test_batches_that_follow_each_other_are_served_together():
+    """Small calls must not make small batches for a subscriber that is behind."""
+    cache = TailCache(TailBudget(ALL))
+    for number in range(5):
+        cache.add(2 * number, number, Columns([b"a", b"b"]))
+    served = cache.read("t", 0, 1, 8) or []
+    assert [record.offset for record in served] == [1, 2, 3, 4, 5, 6, 7]
+    assert [record.timestamp for record in served] == [0, 1, 1, 2, 2, 3, 3]
+    assert cache.hits == 1
+    cache.note_failures(1)
+    assert cache.read("t", 0, 1, 8) is None
+
+
+def test_no_more_is_served_at_once_than_is_read_from_the_disk(monkeypatch):
+    cache = TailCache(TailBudget(ALL))
+    for number in range(5):
+        cache.add(number, 0, one())
+    monkeypatch.setattr("penstock.log.tail.READ_BYTES", 2 * held(one()))
+    assert [record.offset for record in cache.read("t", 0, 1, ALL) or ()] == [1, 2]
+    # A batch is served as a whole, however large it is.
+    monkeypatch.setattr("penstock.log.tail.READ_BYTES", 1)
+    assert [record.offset for record in cache.read("t", 0, 4, ALL) or ()] == [4]
+
+
 def test_a_batch_behind_those_of_another_process_starts_anew():
     budget = TailBudget(ALL)
     cache = TailCache(budget)

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -252,3 +253,24 @@ def test_partitions_out_of_range_are_damage(epochs):
     fields["epochs"] = [dict(zip(shape, row, strict=True)) for row in rows]
     with pytest.raises(DamagedFile, match="partitions"):
         read(document(msgspec.json.encode(fields)))
+
+
+def test_the_same_bytes_are_checked_once_and_other_bytes_anew(monkeypatch):
+    """With a thousand subscribers that takes longer than to read them."""
+    store = MemoryStore()
+    file, other = TopicFile(store, "orders"), TopicFile(store, "orders")
+    file.create(TopicConfig(), 0)
+    decoding = Mock(wraps=file._decode_document)
+    monkeypatch.setattr(file, "_decode_document", decoding)
+    file.add_subscriber("billing", {0: 0})
+    assert file.read() == file.read()
+    assert decoding.call_count == 0
+    other.add_subscriber("shipping", {0: 0})
+    assert file.read().subscribers == {"billing": {0: 0}, "shipping": {0: 0}}
+    assert decoding.call_count == 1
+    data = store.read(KEY)
+    store.write(KEY, data.replace(b"billing", b"billinG"))
+    with pytest.raises(DamagedFile, match="checksum"):
+        file.read()
+    store.write(KEY, data)
+    assert file.update(lambda state: state) == file.read()

@@ -1,12 +1,14 @@
 """Transactions at their bounds: limits, blocks that are over already, and who decides when nobody waits."""
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from penstock import WalMessageQueue
-from penstock.errors import Closed, LimitReached, TransactionPending
+from penstock.errors import Closed, DeadlineExceeded, LimitReached, TransactionPending
 from penstock.log import transaction_decision, transaction_roll
 from penstock.log.codec import Codec
 from penstock.log.frame import draft
@@ -40,52 +42,110 @@ def process() -> Iterator[Process]:
 
 
 class Counting(Commit):
-    """A commit that counts how often it was finished."""
+    """A commit that notes each time that it is finished, and whether the offsets had moved."""
 
     def __init__(self) -> None:
         super().__init__(Outcome(NAME, 0))
-        self.finished = 0
+        self.moved: list[bool] = []
 
     def finish(self, *, moved: bool = False) -> Outcome:
-        self.finished += 1
+        self.moved.append(moved)
         return self.outcome
 
 
 class Owner:
     """Of offsets; raises before or after the decision, or not at all."""
 
-    def __init__(self, *, before: Exception | None = None, after: Exception | None = None) -> None:
-        self._before, self._after = before, after
+    def __init__(
+        self,
+        *,
+        before: Exception | None = None,
+        after: Exception | None = None,
+        ends: bool = True,
+    ) -> None:
+        self._before, self._after, self._ends = before, after, ends
 
     async def commit_with(self, offsets: object, write: Any, held: object) -> None:
         if self._before is not None:
             raise self._before
-        write()
+        ending = write()
         if self._after is not None:
             raise self._after
+        if self._ends:
+            ending()
 
 
-async def test_a_decision_stands_when_its_offsets_did_not_move():
+def finish(begun: Commit, *, moved: bool) -> Outcome:
+    return begun.finish(moved=moved)
+
+
+@pytest.mark.parametrize(
+    ("owner", "moved"),
+    [
+        (Owner(after=RuntimeError("the offsets")), [False]),
+        (Owner(), [True]),
+        (Owner(ends=False), [True]),
+    ],
+    ids=["offsets failed", "in the thread", "by who waits"],
+)
+async def test_a_decision_stands_and_is_finished_once(owner, moved):
     begun = Counting()
-    owner: Any = Owner(after=RuntimeError("the offsets"))
-    assert await _Deciding(lambda: begun).done_by(owner, {}, {}) == (begun, False)
-    owner = Owner()
-    assert await _Deciding(lambda: begun).done_by(owner, {}, {}) == (begun, True)
-    assert begun.finished == 0
+    assert await _Deciding(lambda: begun, finish).done_by(owner, {}, {}) is begun.outcome
+    assert begun.moved == moved
 
 
 async def test_what_keeps_it_from_being_decided_is_raised():
     owner: Any = Owner(before=RuntimeError("refused"))
     with pytest.raises(RuntimeError, match="refused"):
-        await _Deciding(Counting).done_by(owner, {}, {})
+        await _Deciding(Counting, finish).done_by(owner, {}, {})
+
+
+async def test_an_owner_that_does_not_ask_for_the_decision_is_an_error_and_no_endless_wait():
+    class Forgetful:
+        async def commit_with(self, offsets: object, write: Any, held: object) -> None:
+            pass
+
+    forgetful: Any = Forgetful()
+    with pytest.raises(AssertionError, match="write"):
+        await asyncio.wait_for(_Deciding(Counting, finish).done_by(forgetful, {}, {}), 30)
+
+
+async def test_what_fails_after_the_decision_is_raised():
+    def fail(begun: Commit, *, moved: bool) -> Outcome:
+        raise TransactionPending("later", producer=NAME, number=0)
+
+    owners: list[Any] = [Owner(), Owner(ends=False), Owner(after=RuntimeError("the offsets"))]
+    for owner in owners:
+        with pytest.raises(TransactionPending):
+            await _Deciding(Counting, fail).done_by(owner, {}, {})
 
 
 def test_a_decision_that_nobody_waits_for_is_finished_by_who_made_it():
     begun = Counting()
-    deciding = _Deciding(lambda: begun)
-    assert deciding.take() is None
-    deciding.write()
-    assert begun.finished == 1
+    deciding = _Deciding(lambda: begun, finish)
+    assert deciding.claim() is None
+    assert deciding.write() is None
+    assert begun.moved == [False]
+
+
+async def test_who_gives_up_while_the_thread_finishes_waits_for_it():
+    begun, at_work, may_go_on = Counting(), threading.Event(), threading.Event()
+
+    def slowly(begun: Commit, *, moved: bool) -> Outcome:
+        at_work.set()
+        assert may_go_on.wait(30)
+        return begun.finish(moved=moved)
+
+    class Impatient:
+        async def commit_with(self, offsets: object, write: Any, held: object) -> None:
+            threading.Thread(target=write(), daemon=True).start()
+            assert await asyncio.to_thread(at_work.wait, 30)
+            asyncio.get_running_loop().call_soon(may_go_on.set)
+            raise DeadlineExceeded("gave up", seconds=1.0)
+
+    impatient: Any = Impatient()
+    assert await _Deciding(lambda: begun, slowly).done_by(impatient, {}, {}) is begun.outcome
+    assert begun.moved == [True]
 
 
 async def test_a_block_that_committed_by_itself_ends_quietly(tmp_path):

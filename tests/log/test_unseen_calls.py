@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -16,9 +14,7 @@ from penstock.log.group_bell import GroupBells
 from penstock.log.group_coordinator import GroupCoordinator
 from penstock.log.lag import lag_of
 from penstock.log.producer_file import ProducerFile
-from penstock.log.publishing import add_later
 from penstock.log.reader import PartitionReader
-from penstock.log.receipts import PublishedRow
 from penstock.log.segment import SegmentStart
 from penstock.stores.directory import DirectoryStore
 from penstock.stores.memory import MemoryStore
@@ -84,19 +80,6 @@ async def test_a_new_partition_is_behind_by_nothing():
         async with queue.subscribe(TOPIC, "billing") as subscription:
             await queue.repartition(TOPIC, 2)
             assert subscription.lag() == 0
-
-
-async def test_a_record_that_waited_for_room_is_added_once():
-    loop, added = asyncio.get_running_loop(), []
-    room: asyncio.Future[None] = loop.create_future()
-    room.set_result(None)
-    row = PublishedRow((b"x", None, None, None), True, loop.create_future())
-    writer = SimpleNamespace(add_waiting=lambda row, size: added.append(size))
-    waiters: Any = SimpleNamespace(room=lambda: room)
-    topic: Any = SimpleNamespace(writer=writer)
-    async with asyncio.timeout(30):
-        await add_later(waiters, topic, row, 7)
-    assert added == [7]
 
 
 def test_a_time_is_not_looked_for_in_a_segment_from_elsewhere():

@@ -8,7 +8,7 @@ import pytest
 
 from penstock import TopicConfig, WalMessageQueue
 from penstock.errors import DamagedFile, RetentionFull, StoreFailed
-from penstock.log import arrow, places
+from penstock.log import arrow, fetched
 from penstock.log.group_file import GroupFile, rings
 from penstock.log.head import HeadFile
 from penstock.log.names import PartitionKeys, SegmentName
@@ -134,10 +134,10 @@ def test_a_portion_may_be_as_large_as_one_may_be(monkeypatch):
     source = stored(START, values_draft(b"12345"), values_draft(b"67890"))
     entries = list(source.entries(0, source.size()))[1:]
     size = sum(one.header.body_length for one in entries)
-    monkeypatch.setattr(places, "FETCHED_BYTES_MAX", size)
-    assert len(places._portion(entries)) == 2
-    monkeypatch.setattr(places, "FETCHED_BYTES_MAX", size - 1)
-    assert len(places._portion(entries)) == 1
+    monkeypatch.setattr(fetched, "FETCHED_BYTES_MAX", size)
+    assert len(fetched._portion(entries)) == 2
+    monkeypatch.setattr(fetched, "FETCHED_BYTES_MAX", size - 1)
+    assert len(fetched._portion(entries)) == 1
 
 
 async def test_what_another_process_made_durable_before_is_not_waited_for(tmp_path):

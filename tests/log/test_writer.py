@@ -237,7 +237,7 @@ async def test_receipts_after_a_failure_that_passes_are_good_again():
 
 async def test_an_unforeseen_error_reaches_the_publishers_and_the_worker_lives_on(monkeypatch):
     async with opened(immediate=False) as (system, queue, writer):
-        monkeypatch.setattr(writer._routing, "route", lambda batches: 1 // 0)
+        monkeypatch.setattr(writer._routing, "route", lambda *_: 1 // 0)
         publishing = asyncio.create_task(queue.publish("orders", b"x"))
         many = asyncio.create_task(queue.publish_many("orders", [b"x"]))
         await settle()

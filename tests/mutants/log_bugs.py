@@ -8,8 +8,8 @@ LOG_BUGS: tuple[Bug, ...] = (
     Bug(
         "acknowledges before the sync",
         "log/partition.py",
-        "        if sync:\n            self._sync_entries(key)\n            moved = moved.synced()\n        self._head = self._head_file.write(moved)\n        self._index.keep(writing.rows)\n        return",
-        "        if sync:\n            moved = moved.synced()\n        self._head = self._head_file.write(moved)\n        self._index.keep(writing.rows)\n        return",
+        "        if sync:\n            self._sync_entries(key)\n        self._head = self._head_file.write(writing.head(synced=sync))\n",
+        "        self._head = self._head_file.write(writing.head(synced=sync))\n",
         (
             "log/test_partition.py::test_a_failed_write_or_sync_poisons_until_the_log_is_opened_again[5-sync-*.log]",
         ),
@@ -26,8 +26,8 @@ LOG_BUGS: tuple[Bug, ...] = (
     Bug(
         "a failed sync does not poison",
         "log/partition.py",
-        "            self._poison = cause\n",
-        "",
+        "        self._poison = cause\n        let_go(cause)\n",
+        "        let_go(cause)\n",
         (
             "log/test_partition.py::test_a_failed_write_or_sync_poisons_until_the_log_is_opened_again[5-write-*.log]",
         ),

@@ -15,9 +15,9 @@ from penstock.errors import (
     OffsetOutOfRange,
     SubscriberBusy,
 )
-from penstock.log import places
+from penstock.log import fetched
+from penstock.log.fetched import fetch
 from penstock.log.names import group_state_key, offset_key
-from penstock.log.places import fetch
 from penstock.stores import MemoryStore
 from penstock.system import System
 from penstock.testing import VirtualClock
@@ -402,6 +402,27 @@ async def test_something_of_ones_own_is_written_with_the_commit(transport):
     assert sum(committed) == 3
 
 
+async def test_offsets_that_have_moved_are_known_also_to_who_did_not_wait_for_what_follows(
+    transport,
+):
+    """Or a rebalance would wait for records that are committed."""
+    following, go_on = threading.Event(), threading.Event()
+
+    def follow():
+        following.set()
+        assert go_on.wait(30)
+
+    async with transport.subscribe("orders", "billing") as consumer:
+        batch = await consumer.next_batch(records_max=3)
+        committing = asyncio.ensure_future(consumer.commit_with(batch, lambda: follow))
+        assert await asyncio.to_thread(following.wait, 30)
+        committing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await committing
+        go_on.set()
+        assert consumer._owned[batch.partition].committed == batch.next_offset
+
+
 async def test_what_was_read_and_not_delivered_is_not_committed_with_the_rest(store, monkeypatch):
     """The partition is taken away while a thread reads it; the hook commits all that was delivered."""
     reading, go_on = threading.Event(), threading.Event()
@@ -422,7 +443,7 @@ async def test_what_was_read_and_not_delivered_is_not_committed_with_the_rest(st
         await transport.produce("orders", numbered(20))
         async with transport.subscribe("orders", "billing", on_revoke=on_revoke) as first:
             await first.pause(0)
-            monkeypatch.setattr(places, "fetch", slow_fetch)
+            monkeypatch.setattr(fetched, "fetch", slow_fetch)
             waiting = asyncio.ensure_future(first.next_batch())
             await asyncio.to_thread(reading.wait, WAIT)
             async with transport.subscribe("orders", "billing") as second:

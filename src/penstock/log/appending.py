@@ -54,14 +54,17 @@ class Writing:
         buffers, self._buffers = self._buffers, []
         return position, buffers
 
-    def head(self) -> Head:
-        """The head behind the entries."""
-        return self._before._replace(
-            position=self._position,
-            next_offset=self._next_offset,
-            timestamp=self.timestamp,
-            checksum=self._checksum,
-        )
+    def head(self, *, synced: bool = False) -> Head:
+        """The head behind the entries; all before it is durable if they were synced."""
+        (base, _, _, durable_position, durable_offset, _, _, durable_checksum, *rest) = self._before
+        if synced:
+            durable_position = self._position
+            durable_offset = self._next_offset
+            durable_checksum = self._checksum
+        return Head._make(
+            (base, self._position, self._next_offset, durable_position, durable_offset,
+             self.timestamp, self._checksum, durable_checksum, *rest)
+        )  # fmt: skip
 
 
 def drafts_of(batches: Sequence[Columns], codec: Codec) -> Iterable[Draft]:

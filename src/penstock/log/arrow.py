@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 ARROW_CHUNK_BYTES = 4 * 1024 * 1024
 """Read at once. Smaller pieces cost more calls, larger ones leave the cache of the processor."""
+TABLE_CHUNK_BYTES = 2 * 1024 * 1024
+"""The same for a table."""
+SAME_ROWS = 1 << 16
+SAME_KEPT = 16
+"""Columns that are the same in each row are kept for the next batches, so many of so many rows."""
 BATCH_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of a batch after decompression, unless a single entry has more."""
 
@@ -52,7 +57,10 @@ def schema() -> pa.Schema:
 
 
 def read_arrow(
-    reader: PartitionReader, start: int, end: int, chunk_bytes: int = ARROW_CHUNK_BYTES
+    reader: PartitionReader,
+    start: int,
+    end: int,
+    chunk_bytes: int = ARROW_CHUNK_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """The records from ``start`` to before ``end``, up to the durable offset, checks included."""
     cursor = reader.cursor(start)
@@ -60,6 +68,8 @@ def read_arrow(
         for some in _portions(entries):
             batch = to_batch(reader.keys.topic, reader.keys.partition, some)
             yield between(batch, start, end)
+        # What was read is not needed any more, and its memory is for what comes next.
+        del entries, some
 
 
 def _portions(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
@@ -78,7 +88,8 @@ def _portions(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
 
 def read_table(reader: PartitionReader, start: int, end: int) -> pa.Table:
     """The same range as one table."""
-    return _arrow().Table.from_batches(list(read_arrow(reader, start, end)), schema())
+    batches = read_arrow(reader, start, end, TABLE_CHUNK_BYTES)
+    return _arrow().Table.from_batches(list(batches), schema())
 
 
 def between(batch: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
@@ -93,15 +104,15 @@ def to_batch(topic: str, partition: int, entries: Sequence[Entry]) -> pa.RecordB
     arrow = _arrow()
     views = [entry.view(copy=False) for entry in entries]
     count = sum(view.count for view in views)
+    keys = [_Part(view.key_lengths, view.count, view.key_bytes()) for view in views]
+    values = [_Part(view.value_lengths, view.count, view.value_bytes()) for view in views]
     columns = [
-        _binary([_Part(view.key_lengths, view.count, view.key_bytes()) for view in views]),
-        _binary([_Part(view.value_lengths, view.count, view.value_bytes()) for view in views]),
-        arrow.DictionaryArray.from_arrays(
-            numbers(arrow.int8(), np.zeros(count, np.int8)), repeated(topic, 1)
-        ),
-        numbers(arrow.int32(), np.full(count, partition, np.int32)),
+        _binary(keys),
+        _binary(values),
+        arrow.DictionaryArray.from_arrays(same(arrow.int8(), 0, count), repeated(topic, 1)),
+        same(arrow.int32(), partition, count),
         numbers(arrow.int64(), _offsets(views, count)),
-        numbers(arrow.timestamp("ms", tz="UTC"), _times(views)),
+        numbers(arrow.timestamp("ms", tz="UTC"), _times(views, count)),
         _headers(views, count),
     ]
     return arrow.RecordBatch.from_arrays(columns, schema=schema())
@@ -109,19 +120,24 @@ def to_batch(topic: str, partition: int, entries: Sequence[Entry]) -> pa.RecordB
 
 def _offsets(views: Sequence[ColumnView], count: int) -> NDArray[np.int64]:
     """The offsets; in one go where each entry goes on where the last one ended."""
+    found = np.empty(count, np.int64)
     first = views[0].base_offset
     dense = all(view.deltas is None for view in views)
     if dense and views[-1].base_offset + views[-1].count == first + count:
-        return np.arange(first, first + count, dtype=np.int64)
-    return _joined([view.offsets() for view in views])
+        found[:] = np.arange(first, first + count, dtype=np.int64)
+        return found
+    return np.concatenate([view.offsets() for view in views], out=found)
 
 
-def _times(views: Sequence[ColumnView]) -> NDArray[np.int64]:
-    """The timestamps; in one go where no record has one of its own."""
-    if all(view.timestamps is None for view in views):
-        times = np.array([view.timestamp for view in views], np.int64)
-        return np.repeat(times, [view.count for view in views])
-    return _joined([view.times() for view in views])
+def _times(views: Sequence[ColumnView], count: int) -> NDArray[np.int64]:
+    """The timestamps: of each record, or one for all of an entry."""
+    found = np.empty(count, np.int64)
+    start = 0
+    for view in views:
+        times = view.timestamp if view.timestamps is None else view.timestamps
+        found[start : start + view.count] = times
+        start += view.count
+    return found
 
 
 def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -133,6 +149,22 @@ def numbers(kind: Any, values: NDArray[Any]) -> Any:
     arrow = _arrow()
     buffers = [None, arrow.py_buffer(np.ascontiguousarray(values))]
     return arrow.Array.from_buffers(kind, len(values), buffers)
+
+
+@lru_cache(SAME_KEPT)
+def _same(kind: Any, value: int | None) -> Any:
+    if value is None:
+        return _arrow().nulls(SAME_ROWS, kind)
+    return numbers(kind, np.full(SAME_ROWS, value, kind.to_pandas_dtype()))
+
+
+def same(kind: Any, value: int | None, count: int) -> Any:
+    """A column that has the same in each row; None: nulls. The batches share one, or parts of it."""
+    if count <= SAME_ROWS:
+        return _same(kind, value).slice(0, count)
+    if value is None:
+        return _arrow().nulls(count, kind)
+    return numbers(kind, np.full(count, value, kind.to_pandas_dtype()))
 
 
 def repeated(text: str, count: int) -> Any:
@@ -157,17 +189,23 @@ def _binary(parts: Sequence[_Part], kind: Any = None) -> Any:
     kind = kind or arrow.binary()
     count = sum(part.size for part in parts)
     if all(part.lengths is None for part in parts):
-        return arrow.nulls(count, kind)
+        return same(kind, None, count)
     lengths = _joined([_full(part.lengths, part.size) for part in parts])
-    nulls = lengths == NULL
-    has_nulls = bool(nulls.any())
-    if has_nulls:
-        lengths = np.where(nulls, 0, lengths)
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    validity = arrow.py_buffer(np.packbits(~nulls, bitorder="little")) if has_nulls else None
-    buffers = [validity, arrow.py_buffer(offsets), arrow.py_buffer(_bytes(parts))]
+    validity = None
+    if count and int(lengths.max()) == NULL:
+        nulls = lengths == NULL
+        lengths = np.where(nulls, 0, lengths).astype(np.uint32)
+        validity = arrow.py_buffer(np.packbits(~nulls, bitorder="little"))
+    buffers = [validity, arrow.py_buffer(_ends(lengths)), _bytes(parts)]
     return arrow.Array.from_buffers(kind, count, buffers)
+
+
+def _ends(lengths: Lengths) -> NDArray[Any]:
+    """Where each piece begins and ends, as Arrow has it: from 0 on."""
+    found = np.empty(len(lengths) + 1, np.uint32)
+    found[0] = 0
+    np.cumsum(lengths, dtype=np.uint32, out=found[1:])  # of one kind: nothing is converted
+    return found
 
 
 def _full(lengths: Lengths | None, count: int) -> Lengths:
@@ -175,18 +213,24 @@ def _full(lengths: Lengths | None, count: int) -> Lengths:
 
 
 def _bytes(parts: Sequence[_Part]) -> Any:
-    """The bytes of the parts; of one part, a view."""
-    return parts[0].data if len(parts) == 1 else b"".join(part.data for part in parts)
+    """The bytes of the parts, one after the other."""
+    size = sum(len(part.data) for part in parts)
+    found = np.empty(size, np.uint8)
+    room = memoryview(found.data)
+    start = 0
+    for part in parts:
+        room[start : start + len(part.data)] = part.data
+        start += len(part.data)
+    return _arrow().py_buffer(found)
 
 
 def _headers(views: Sequence[ColumnView], count: int) -> Any:
     arrow = _arrow()
     kind = schema().field("headers").type
     if all(view.header_counts is None for view in views):
-        return arrow.nulls(count, kind)
+        return same(kind, None, count)
     counts = _joined([_counts(view) for view in views])
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(counts, out=offsets[1:])
+    offsets = _ends(counts).view(np.int32)
     names = _binary([_names_part(view) for view in views], arrow.string())
     try:
         names.validate(full=True)

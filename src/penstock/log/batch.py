@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import numpy as np
 
 from penstock.hashing import fnv1a
 from penstock.log.arrow_columns import ArrowColumns
 from penstock.log.columns import Columns, plain_lengths
-from penstock.log.receipts import PublishedRow, Receipt
-from penstock.log.routing import partitions_of
-
-Row = tuple[bytes | None, bytes | None, Mapping[str, bytes] | None, int | None]
-"""Value, key, headers, timestamp of a record that nobody waits for."""
+from penstock.log.published import PublishedRow, Row, plain_values
+from penstock.log.receipts import Receipt
+from penstock.log.routing import partitions_of, turns
 
 
 class Batch:
-    """Records that will be one entry of each partition they go to."""
+    """Records that are handed over together: each partition has those that go to it in one entry, alone or with others."""
 
-    __slots__ = ("awaited", "columns", "durable", "receipt", "size", "waiting")
+    __slots__ = ("_durable", "awaited", "columns", "receipt", "rows", "size")
 
     def __init__(
         self,
@@ -28,16 +28,21 @@ class Batch:
         size: int,
         durable: bool = False,
         awaited: bool = False,
-        waiting: Sequence[tuple[int, PublishedRow]] = (),
+        rows: Sequence[PublishedRow | None] = (),
     ) -> None:
         self.columns = columns
         self.receipt = receipt
         self.size = size
-        self.durable = durable
-        self.awaited = awaited or len(waiting) == len(columns)
+        self._durable = durable
+        self.awaited = awaited
         """Somebody waits for every record of it, and hears what becomes of them."""
-        self.waiting = waiting
-        """Places of the records that somebody waits for one by one."""
+        self.rows = rows
+        """In the place of each record that somebody waits for alone: who that is. Empty when there are none."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether some record of it has to be, whatever the policy of the topic says."""
+        return self._durable or any(row is not None and row.durable for row in self.rows)
 
 
 Item = bytes | Row | PublishedRow | Batch
@@ -55,12 +60,25 @@ def gather(
     if lengths is not None:
         columns = Columns(cast("list[bytes]", items), _value_lengths=lengths)
         yield from _in_pieces(columns, receipt, records_max, bytes_max)
+    elif (values := plain_values(items)) is not None:
+        columns = Columns(values, _value_lengths=plain_lengths(values))
+        published = cast("list[PublishedRow]", items)
+        yield from _in_pieces(columns, receipt, records_max, bytes_max, published)
     elif Batch in set(map(type, items)):
         yield from _around_batches(items, receipt, now_ms, records_max, bytes_max)
     else:
-        waiting = [(at, one) for at, one in enumerate(items) if isinstance(one, PublishedRow)]
+        rows = [one if isinstance(one, PublishedRow) else None for one in items]
         columns = _columns(items, now_ms)
-        yield from _in_pieces(columns, receipt, records_max, bytes_max, waiting)
+        yield from _in_pieces(columns, receipt, records_max, bytes_max, rows)
+
+
+def ungathered(items: Sequence[Item], receipt: Receipt) -> list[Batch]:
+    """The items as they came, when they could not be gathered: everybody who waits for one can be told."""
+    batches = [one for one in items if isinstance(one, Batch)]
+    rows = [one for one in items if isinstance(one, PublishedRow)]
+    receipt.count = len(items) - len(batches)
+    awaited = len(rows) == receipt.count > 0
+    return [Batch(Columns([]), receipt, size=0, awaited=awaited, rows=rows), *batches]
 
 
 def _around_batches(
@@ -80,23 +98,20 @@ def _in_pieces(
     receipt: Receipt,
     records_max: int,
     bytes_max: int,
-    waiting: Sequence[tuple[int, PublishedRow]] = (),
+    rows: Sequence[PublishedRow | None] = (),
 ) -> Iterator[Batch]:
     start = 0
     for piece in split(columns, records_max, bytes_max):
         end = start + len(piece)
-        here = waiting
-        if piece is not columns:
-            here = [(at - start, row) for at, row in waiting if start <= at < end]
-        durable = any(row.durable for _, row in here)
-        size = piece.byte_size()
-        yield Batch(piece, receipt, size=size, durable=durable, waiting=here)
+        here = rows if piece is columns else rows[start:end]
+        awaited = len(here) > 0 and None not in set(here)
+        yield Batch(piece, receipt, size=piece.byte_size(), awaited=awaited, rows=here)
         start = end
 
 
 def _columns(items: Sequence[Item], now_ms: int) -> Columns:
     """Columns of mixed rows; a column that no row uses is left out."""
-    rows = [item.row if isinstance(item, PublishedRow) else _row(item) for item in items]
+    rows = [_row(item.row if isinstance(item, PublishedRow) else item) for item in items]
     values, keys, headers, times = map(list, zip(*rows, strict=True))
     return Columns(
         values,
@@ -108,34 +123,21 @@ def _columns(items: Sequence[Item], now_ms: int) -> Columns:
     )
 
 
-def _row(item: bytes | Row | Batch) -> Row:
-    assert not isinstance(item, Batch), "batches are taken out before"
+def _row(item: Item) -> Row:
+    assert not isinstance(item, Batch | PublishedRow), "these are taken out before"
     return (item, None, None, None) if isinstance(item, bytes) else item
-
-
-class Parcel(NamedTuple):
-    """The records of a batch that go to one partition."""
-
-    batch: Batch
-    places: Sequence[int]
-    columns: Columns
 
 
 class Router:
     """Sends records to partitions: by key, else in turn."""
 
     def __init__(self, partitions: int, turn: int = 0) -> None:
-        self._partitions = partitions
+        self.partitions = partitions
         self._turn = turn
-
-    def route(self, batch: Batch) -> Iterator[tuple[int, Parcel]]:
-        """The parcels of a batch with their partitions."""
-        for partition, places, columns in self.split(batch.columns):
-            yield partition, Parcel(batch, places, columns)
 
     def split(self, columns: Columns) -> Iterator[tuple[int, Sequence[int], Columns]]:
         """The partitions, each with the places of its records and the records themselves."""
-        if self._partitions == 1:
+        if self.partitions == 1:
             yield 0, range(len(columns)), columns
         elif len(columns) == 1:
             yield self._one(columns.keys), range(1), columns
@@ -146,32 +148,44 @@ class Router:
 
     def _one(self, keys: Sequence[bytes | None] | None) -> int:
         if keys is not None and keys[0] is not None:
-            return fnv1a(keys[0]) % self._partitions
-        chosen, self._turn = self._turn, (self._turn + 1) % self._partitions
+            return fnv1a(keys[0]) % self.partitions
+        chosen, self._turn = self._turn, (self._turn + 1) % self.partitions
         return chosen
 
     def _in_turn(self, columns: Columns) -> Iterator[tuple[int, Sequence[int], Columns]]:
         """Every n-th record: slices, no work per record."""
         count = len(columns)
-        for start in range(min(self._partitions, count)):
-            partition = (self._turn + start) % self._partitions
-            places = range(start, count, self._partitions)
-            yield partition, places, columns.pick(slice(start, None, self._partitions))
-        self._turn = (self._turn + count) % self._partitions
+        together, after = turns(self.partitions, count, self._turn)
+        for start in range(min(together, count)):
+            partition = (self._turn + start) % self.partitions
+            places = range(start, count, together)
+            yield partition, places, columns.pick(slice(start, None, together))
+        self._turn = after
 
     def _by_key(self, columns: Columns) -> Iterator[tuple[int, Sequence[int], Columns]]:
         if isinstance(columns, ArrowColumns):
-            chosen, self._turn = columns.partitions(self._partitions, self._turn)
+            chosen, self._turn = columns.partitions(self.partitions, self._turn)
         else:
-            chosen, self._turn = partitions_of(columns.keys or (), self._partitions, self._turn)
-        for partition in range(self._partitions):
-            places = (chosen == partition).nonzero()[0].tolist()
-            if places:
-                yield partition, places, columns.take(places)
+            chosen, self._turn = partitions_of(columns.keys or (), self.partitions, self._turn)
+        # Sorted once and cut: to look for each partition's records would take partitions × records.
+        order = chosen.astype(np.uint16).argsort(kind="stable").tolist()
+        ordered = columns.take(order)
+        start = 0
+        for partition, count in enumerate(np.bincount(chosen).tolist()):
+            if count:
+                part = slice(start, start + count)
+                yield partition, order[part], ordered.pick(part)
+                start += count
 
 
-def split(columns: Columns, records_max: int, bytes_max: int) -> Iterator[Columns]:
+def split(columns: Columns, records_max: int, bytes_max: int) -> Sequence[Columns]:
     """The columns in pieces within the limits; one record may exceed the bytes alone."""
+    if 0 < len(columns) <= records_max and columns.byte_size() <= bytes_max:
+        return (columns,)
+    return tuple(_pieces(columns, records_max, bytes_max))
+
+
+def _pieces(columns: Columns, records_max: int, bytes_max: int) -> Iterator[Columns]:
     if 0 < len(columns) <= records_max:
         yield from _split_bytes(columns, bytes_max)
         return

@@ -7,6 +7,7 @@ from itertools import repeat
 
 from penstock.errors import InvalidOption
 from penstock.log.columns import Columns
+from penstock.log.published import Row
 
 _TIMESTAMP_MIN = -(1 << 63)
 _TIMESTAMP_MAX = (1 << 63) - 1
@@ -33,6 +34,20 @@ def record_size(
     if timestamp is not None:
         _check_timestamps([timestamp])
     return size
+
+
+def packed(
+    value: bytes | None,
+    key: bytes | None,
+    headers: Mapping[str, bytes] | None,
+    timestamp: int | None,
+) -> tuple[bytes | Row, int]:
+    """Check a record; the item that stands for it, and its size."""
+    size = record_size(value, key, headers, timestamp)
+    if value is not None and key is None and timestamp is None and not headers:
+        return value, size
+    # A copy of what its owner may change.
+    return (value, key, dict(headers) if headers else None, timestamp), size
 
 
 def _check_timestamps(timestamps: Sequence[int]) -> None:
@@ -91,8 +106,11 @@ def checked_columns(
 
 def check_columns(columns: Columns) -> None:
     """InvalidOption unless every column has the right types and the same length."""
+    all_bytes = columns.all_bytes()
+    if all_bytes and columns.are_bare():
+        return
     kinds = {bytes, type(None)}
-    for name in ("keys",) if columns.all_bytes() else ("values", "keys"):
+    for name in ("keys",) if all_bytes else ("values", "keys"):
         column = getattr(columns, name)
         if column is not None and not set(map(type, column)) <= kinds:
             odd = next(item for item in column if type(item) not in kinds)

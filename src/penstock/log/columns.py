@@ -21,7 +21,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,7 @@ RECORD_OVERHEAD_BYTES = 64
 """What a record takes in memory beside its bytes: many small ones must not fill it unseen."""
 SMALL = 64
 """Up to so many integers Python adds up sooner than numpy."""
+_T = TypeVar("_T")
 _U32 = np.dtype("<u4")
 _I64 = np.dtype("<i8")
 
@@ -115,6 +116,10 @@ class Columns:
         self._value_lengths = plain_lengths(self.values)
         return self._value_lengths is not None
 
+    def are_bare(self) -> bool:
+        """Whether there is nothing but values."""
+        return self.keys is None and self.headers is None and self.timestamps is None
+
     def pick(self, where: slice) -> Columns:
         """The records of a slice."""
         return Columns(
@@ -128,13 +133,45 @@ class Columns:
 
     def take(self, places: Sequence[int]) -> Columns:
         """The records at these places, in this order."""
+        lengths = self._value_lengths
+        if lengths is not None:
+            lengths = array("I", np.frombuffer(lengths, _U32)[places].tobytes())
         return Columns(
-            [self.values[place] for place in places],
-            self.keys and [self.keys[place] for place in places],
-            self.timestamps and [self.timestamps[place] for place in places],
-            self.headers and [self.headers[place] for place in places],
-            self.deltas and [self.deltas[place] for place in places],
+            [*map(self.values.__getitem__, places)],
+            self.keys and [*map(self.keys.__getitem__, places)],
+            self.timestamps and [*map(self.timestamps.__getitem__, places)],
+            self.headers and [*map(self.headers.__getitem__, places)],
+            self.deltas and [*map(self.deltas.__getitem__, places)],
+            lengths,
         )
+
+    def kind(self) -> tuple[bool, ...]:
+        """Which columns there are, beside the values."""
+        optional = (self.keys, self.timestamps, self.headers, self.deltas)
+        return tuple(column is not None for column in optional)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Columns]) -> Columns:
+        """The records of several batches of one kind, one after the other. No bytes are copied."""
+        lengths = array("I")
+        for part in parts:
+            lengths.extend(part.value_lengths())
+        made = Columns(
+            [*chain.from_iterable(part.values for part in parts)],
+            _chained([part.keys for part in parts]),
+            _chained([part.timestamps for part in parts]),
+            _chained([part.headers for part in parts]),
+            None,
+            lengths,
+        )
+        made._byte_size = sum(part.byte_size() for part in parts)
+        return made
+
+
+def _chained(columns: Sequence[Sequence[_T] | None]) -> list[_T] | None:
+    """One column of several; None when they are absent."""
+    there = [column for column in columns if column is not None]
+    return [*chain.from_iterable(there)] if there else None
 
 
 def _headers_size(headers: Mapping[str, bytes]) -> int:
@@ -217,6 +254,18 @@ class ColumnView:
     headers_at: int
     end_at: int
 
+    def __len__(self) -> int:
+        return self.count
+
+    def first_offset(self) -> int:
+        """The offset of the first record; there must be one."""
+        return self.base_offset if self.deltas is None else self.base_offset + int(self.deltas[0])
+
+    def last_offset(self) -> int:
+        """The offset of the last record; there must be one."""
+        behind = self.count - 1 if self.deltas is None else int(self.deltas[-1])
+        return self.base_offset + behind
+
     def key_bytes(self) -> memoryview:
         """All keys, one after the other."""
         return memoryview(self.body)[self.keys_at : self.values_at]
@@ -269,10 +318,9 @@ class ColumnView:
         is_plain = self.deltas is None and self.timestamps is None and self.header_counts is None
         if compiled is None or not is_plain:
             return python_records(self, topic, partition)
-        keys = None if self.key_lengths is None else self.keys()
         found: list[Record] = compiled.records(
-            Record, topic, partition, self.base_offset, self.timestamp, keys, self.values(),
-            NO_HEADERS,
+            Record, topic, partition, self.base_offset, self.timestamp, NO_HEADERS, self.body,
+            self.keys_at, self.key_lengths, self.values_at, self.value_lengths,
         )  # fmt: skip
         return found
 
@@ -307,7 +355,7 @@ def _text(name: bytes | None) -> str:
 
 
 def _cut(body: Buffer, start: int, lengths: Lengths) -> list[bytes | None]:
-    if compiled is not None and type(body) is bytes:
+    if compiled is not None:
         found: list[bytes | None] = compiled.cut(body, start, lengths)
         return found
     return python_cut(body, start, lengths)
@@ -315,6 +363,7 @@ def _cut(body: Buffer, start: int, lengths: Lengths) -> list[bytes | None]:
 
 def python_cut(body: Buffer, start: int, lengths: Lengths) -> list[bytes | None]:
     """Pieces of these lengths, one after the other; NULL gives None."""
+    body = bytes(body)  # so that a slice of it is too
     ends = np.cumsum(lengths, dtype=np.int64)
     if len(lengths) and int(lengths.max()) == NULL:
         return _cut_with_nulls(body, start, lengths)
@@ -326,17 +375,16 @@ def python_cut(body: Buffer, start: int, lengths: Lengths) -> list[bytes | None]
         return pieces
     ends += start
     stops = ends.tolist()
-    # The body is bytes here, so that a slice of it is too.
-    return [body[a:b] for a, b in zip([start, *stops], stops, strict=False)]  # type: ignore[misc]
+    return [body[a:b] for a, b in zip([start, *stops], stops, strict=False)]
 
 
-def _cut_with_nulls(body: Buffer, start: int, lengths: Lengths) -> list[bytes | None]:
+def _cut_with_nulls(body: bytes, start: int, lengths: Lengths) -> list[bytes | None]:
     items: list[bytes | None] = []
     for length in lengths.tolist():
         if length == NULL:
             items.append(None)
         else:
-            items.append(bytes(body[start : start + length]))
+            items.append(body[start : start + length])
             start += length
     return items
 
@@ -385,24 +433,17 @@ def decode(body: Buffer, flags: int, count: int, base_offset: int, timestamp: in
     pairs = 0 if header_counts is None else int(header_counts.sum(dtype=np.int64))
     name_lengths = cursor.take(_U32, pairs) if flags & HEADERS else None
     header_lengths = cursor.take(_U32, pairs) if flags & HEADERS else None
+    # By their places: sixteen names take as long as a column.
     view = ColumnView(
-        count=count,
-        base_offset=base_offset,
-        timestamp=timestamp,
-        value_lengths=value_lengths,
-        key_lengths=key_lengths,
-        timestamps=timestamps,
-        deltas=deltas,
-        header_counts=header_counts,
-        name_lengths=name_lengths,
-        header_lengths=header_lengths,
-        body=body,
-        keys_at=cursor.skip(0 if key_lengths is None else total_bytes(key_lengths)),
-        values_at=cursor.skip(total_bytes(value_lengths)),
-        names_at=cursor.skip(0 if name_lengths is None else total_bytes(name_lengths)),
-        headers_at=cursor.skip(0 if header_lengths is None else total_bytes(header_lengths)),
-        end_at=cursor.position,
-    )
+        count, base_offset, timestamp,
+        value_lengths, key_lengths, timestamps, deltas, header_counts, name_lengths, header_lengths,
+        body,
+        cursor.skip(0 if key_lengths is None else total_bytes(key_lengths)),
+        cursor.skip(total_bytes(value_lengths)),
+        cursor.skip(0 if name_lengths is None else total_bytes(name_lengths)),
+        cursor.skip(0 if header_lengths is None else total_bytes(header_lengths)),
+        cursor.position,
+    )  # fmt: skip
     if cursor.position != len(body):
         raise DamagedEntry("the columns do not fill the body", reason="columns")
     return view

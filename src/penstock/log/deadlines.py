@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable
+from itertools import takewhile
+from operator import methodcaller
 from typing import Any, TypeVar
 
 from penstock.errors import DeadlineExceeded, InvalidOption
@@ -20,8 +22,9 @@ LOCK_TIMEOUT_SECONDS = 30.0
 QUEUES_MAX = 64
 """With more queues than this the empty ones are looked for."""
 
+_DONE = methodcaller("done")
 _T = TypeVar("_T")
-_Futures = list[asyncio.Future[Any]]
+_Futures = list[Any]  # of asyncio, or rows, which have the same methods
 
 
 class Deadlines:
@@ -32,30 +35,37 @@ class Deadlines:
         self._queues: dict[float, deque[tuple[float, _Futures]]] = {}
         self._timers: dict[float, asyncio.TimerHandle] = {}
         self._queues_max = QUEUES_MAX
-        self._turn: dict[float, _Futures] = {}
+        self.turn: dict[float, _Futures] = {}
         """Those of this turn of the loop."""
 
     def future(self, seconds: float) -> asyncio.Future[Any]:
         """A new future that fails with DeadlineExceeded after so many seconds."""
-        futures = self._turn.get(seconds)
-        if futures is None:
-            futures = self._begin(seconds)
         future: asyncio.Future[Any] = self._loop.create_future()
-        futures.append(future)
+        self.futures(seconds).append(future)
         return future
+
+    def futures(self, seconds: float) -> _Futures:
+        """Those of this turn that have so many seconds; more may be added until it ends."""
+        futures = self.turn.get(seconds)
+        return self._begin(seconds) if futures is None else futures
 
     def _begin(self, seconds: float) -> _Futures:
         """The list of the futures of this turn."""
         check_seconds(seconds)
-        if not self._turn:
+        if not self.turn:
             self._loop.call_soon(self._end_turn)
-        futures = self._turn[seconds] = []
+        futures = self.turn[seconds] = []
         return futures
+
+    def _take_turn(self) -> dict[float, _Futures]:
+        # The inlet of a queue has this very dictionary at hand.
+        turn = self.turn.copy()
+        self.turn.clear()
+        return turn
 
     def _end_turn(self) -> None:
         now = self._loop.time()
-        turn, self._turn = self._turn, {}
-        for seconds, futures in turn.items():
+        for seconds, futures in self._take_turn().items():
             queue = self._queues.setdefault(seconds, deque())
             _drop_done(queue)
             queue.append((now + seconds, futures))
@@ -75,8 +85,7 @@ class Deadlines:
 
     def close(self) -> None:
         """Let those who still wait go: the disk has not answered until now."""
-        turn, self._turn = self._turn, {}
-        for seconds, futures in turn.items():
+        for seconds, futures in self._take_turn().items():
             _fail(futures, "publish before the queue was closed", seconds)
         for seconds, queue in self._queues.items():
             self._timers.pop(seconds).cancel()
@@ -85,7 +94,7 @@ class Deadlines:
         self._queues.clear()
 
     @staticmethod
-    def give_up(future: asyncio.Future[Any]) -> None:
+    def give_up(future: Any) -> None:
         """Nobody waits for the future any more."""
         if not future.cancel() and not future.cancelled():
             future.exception()
@@ -106,9 +115,9 @@ def _drop_done(queue: deque[tuple[float, _Futures]]) -> None:
     """From the front: each future is looked at once when it is done, however long others wait."""
     while queue:
         futures = queue[0][1]
-        while futures and futures[-1].done():
-            futures.pop()
-        if futures:
+        done = len(list(takewhile(_DONE, reversed(futures))))
+        if done < len(futures):
+            del futures[len(futures) - done :]
             return
         queue.popleft()
 

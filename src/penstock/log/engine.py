@@ -14,7 +14,8 @@ from penstock.log.changes import Changes
 from penstock.log.deadlines import Deadlines
 from penstock.log.maintenance import Maintenance
 from penstock.log.open_topic import OpenTopic, Surroundings
-from penstock.log.receipts import PublishedRow, Receipt
+from penstock.log.published import PublishedRow, wake
+from penstock.log.receipts import Receipt
 from penstock.log.topic import TopicConfig
 from penstock.log.topics import Topics
 from penstock.log.waiting import CommitWaiters, call_soon, runs_here, set_done
@@ -87,6 +88,7 @@ class Engine:
         """Let all waits end. A worker that still hangs ends when its disk answers."""
         self.changes.close(refusal)
         self.deadlines.close()
+        self.waiters.close(refusal)
         self.maintenance.stop()
         self.around.worker.submit(self.around.worker.close)
 
@@ -121,21 +123,27 @@ class Engine:
         self.around.worker.submit(run)
         await done
 
-    def _on_commit(self, topic: OpenTopic, done: Sequence[Receipt | PublishedRow]) -> None:
+    def _on_commit(
+        self, topic: OpenTopic, done: Sequence[Receipt], rows: list[PublishedRow]
+    ) -> None:
         """On the worker: tell the loop, once for all that was committed together.
 
         A worker on the loop itself has nobody to wake.
         """
         loop = self.around.loop
-        tell = partial(self._committed, topic, done)
+        tell = partial(self._committed, topic, done, rows)
         if runs_here(loop):
             loop.call_soon(tell)  # not at once: this may be inside the call that publishes
         else:
             call_soon(loop, tell)
 
-    def _committed(self, topic: OpenTopic, done: Sequence[Receipt | PublishedRow]) -> None:
+    def _committed(
+        self, topic: OpenTopic, done: Sequence[Receipt], rows: list[PublishedRow]
+    ) -> None:
         topic.note_commits()
         for one in done:
             one.resolve()
         self.changes.wake(topic.name)
         self.waiters.committed()
+        # Last, as these may go on at once.
+        wake(self.around.loop, rows)

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.log.fetched import ITERATED_RECORDS, fetch
 from penstock.log.open_topic import OpenTopic
-from penstock.log.places import Position, check_one_partition, fetch, resolve
+from penstock.log.places import Position, check_one_partition, resolve
 from penstock.log.records import Record
 
 if TYPE_CHECKING:
@@ -37,9 +38,10 @@ async def replayed(
     }
     for number, first, stop in stretches(topic, ranges):
         cursor = topic.reader(number).cursor(first)
-        while cursor.offset < stop and (records := await asyncio.to_thread(fetch, cursor)):
-            for record in records:
-                if record.offset < stop:
+        while cursor.offset < stop and (found := await asyncio.to_thread(fetch, cursor)):
+            wanted = found.before(stop)
+            while records := wanted.take(ITERATED_RECORDS):
+                for record in records:
                     yield record
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
-from penstock.log.batch import Batch, Parcel, Router
+from penstock.log.batch import Batch, Router
+from penstock.log.columns import Columns
+from penstock.log.sharing import Limits, Parcel, cut, portions_at, shared, whole
 from penstock.system import System
 
 Parcels = dict[int, list[Parcel]]
@@ -20,22 +22,38 @@ class Routing:
         self.epoch = epoch
         self._router = Router(partitions, system.random.randrange(partitions))
 
-    def route(self, batches: Iterable[Batch]) -> Parcels:
+    def route(self, batches: Sequence[Batch], limits: Limits) -> Parcels:
         """The parcels of the batches by partition."""
-        parcels: Parcels = {}
-        for batch in batches:
-            for partition, parcel in self._router.route(batch):
-                parcels.setdefault(partition, []).append(parcel)
-        return parcels
+        if len(batches) == 1 and self._router.partitions == 1:
+            # As most commits are: nothing is joined, and there is nowhere else to go.
+            return {0: [whole(batches[0])]}
+        return self._sent(shared(batches, limits, self._router.partitions), limits)
 
-    def route_again(self, astray: Iterable[Parcel]) -> Parcels:
+    def route_again(self, astray: Iterable[Parcel], limits: Limits) -> Parcels:
         """The parcels anew, of which another epoch's routing was refused.
 
         The records of a key were in the parcels of one partition, in order, and are so again.
         """
-        parcels: Parcels = {}
-        for batch, before, columns in astray:
-            for partition, picked, part in self._router.split(columns):
-                places = [before[place] for place in picked]
-                parcels.setdefault(partition, []).append(Parcel(batch, places, part))
-        return parcels
+        return self._sent(astray, limits)
+
+    def _sent(self, parcels: Iterable[Parcel], limits: Limits) -> Parcels:
+        sent: Parcels = {}
+        for parcel in parcels:
+            for partition, places, columns in self._router.split(parcel.columns):
+                mine = sent.setdefault(partition, [])
+                mine += _parts(parcel, places, columns, limits)
+        return sent
+
+
+def _parts(
+    parcel: Parcel, places: Sequence[int], columns: Columns, limits: Limits
+) -> Iterator[Parcel]:
+    """What one partition gets of a parcel."""
+    portions = parcel.portions
+    if columns is not parcel.columns:
+        portions = portions_at(portions, places)
+    if len(portions) > 1:
+        yield from cut(columns, portions, limits)
+    else:
+        # Of one batch, which is within the limits.
+        yield Parcel(columns, portions)

@@ -39,7 +39,7 @@ from penstock.errors import InvalidOption
 from penstock.log.deadlines import within
 from penstock.log.group_file import GroupFile
 from penstock.log.group_member import Member
-from penstock.log.group_ports import Change, Coordinator
+from penstock.log.group_ports import Change, Coordinator, OwnWrite
 from penstock.log.group_state import (
     GroupMember,
     GroupState,
@@ -143,23 +143,26 @@ class GroupCoordinator:
         generation: int,
         offsets: Offsets,
         *,
-        write: Callable[[], object] | None = None,
+        write: OwnWrite | None = None,
         backwards: bool = False,
     ) -> dict[TopicPartition, int]:
         """Move offsets forward, durably, if all partitions are this member's; else Fenced.
 
         Nothing is written when one is refused. A crash may leave some partitions forward and others
         not. Offsets never go back, unless the caller says so; the answer says where each stands.
-        ``write`` is called between the check and the commit, as in :meth:`committing`.
+        ``write`` is called between the check and the commit, as in :meth:`committing`. What it returns
+        is called in the same thread once the offsets have moved and the group is let go; it must not raise.
         """
         for offset in offsets.values():
             check_offset(offset)
 
         def job() -> dict[TopicPartition, int]:
             with self._file.fenced(member, generation, offsets):
-                if write is not None:
-                    write()
-                return self._reset(offsets) if backwards else self._write(offsets)
+                ending = None if write is None else write()
+                stands = self._reset(offsets) if backwards else self._write(offsets)
+            if ending is not None:
+                ending()
+            return stands
 
         return await self.off_loop(job, "commit the offsets")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Self
 
 from penstock.errors import Closed, Fenced, Forked
-from penstock.log.group_ports import Change, Coordinator
+from penstock.log.group_ports import Change, Coordinator, OwnWrite
 from penstock.log.group_state import (
     NO_PARTITIONS,
     GroupState,
@@ -128,7 +128,7 @@ class Member:
         self,
         offsets: Offsets,
         *,
-        write: Callable[[], object] | None = None,
+        write: OwnWrite | None = None,
         backwards: bool = False,
     ) -> dict[TopicPartition, int]:
         """Move the group's offsets forward, durably; see ``GroupCoordinator.commit``.

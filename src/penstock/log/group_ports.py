@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Change = Callable[[GroupState, int], GroupState]
 """From the present state and the time in ms to the next state; what it raises changes nothing."""
+OwnWrite = Callable[[], Callable[[], object] | None]
+"""Makes durable what belongs to a commit. What it returns is called when the offsets have moved."""
 
 
 class Bells(Protocol):
@@ -55,7 +57,7 @@ class Coordinator(Protocol):
         generation: int,
         offsets: Offsets,
         *,
-        write: Callable[[], object] | None = None,
+        write: OwnWrite | None = None,
         backwards: bool = False,
     ) -> dict[TopicPartition, int]:
         """Move offsets forward if the partitions are this member's; else Fenced."""

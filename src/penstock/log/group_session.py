@@ -9,7 +9,7 @@ from typing import Protocol
 from penstock.bus.timers import Timers
 from penstock.errors import DeadlineExceeded, Fenced, PenstockError
 from penstock.log.group_member import Member
-from penstock.log.group_ports import Bells, Coordinator
+from penstock.log.group_ports import Bells, Coordinator, OwnWrite
 from penstock.log.group_state import Offsets, Partitions, TopicPartition
 from penstock.scaling.assignment import AssignmentStrategy
 from penstock.system import Timer
@@ -113,7 +113,7 @@ class GroupSession:
         self,
         offsets: Offsets,
         *,
-        write: Callable[[], object] | None = None,
+        write: OwnWrite | None = None,
         backwards: bool = False,
     ) -> dict[TopicPartition, int]:
         """Commit, in whatever generation the group is; Fenced when something is not the member's.

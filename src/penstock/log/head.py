@@ -106,10 +106,12 @@ class HeadFile:
         assert head.durable_position <= head.position, "never more durable than written"
         # The generation is the last field; to replace it by name takes four times as long.
         written = Head._make((*head[:-1], max(head.generation + 1, FIRST_GENERATION)))
-        more = _BOTH.pack(written.epoch, written.start)
-        if not written.start:
-            more = _EPOCH.pack(written.epoch) if written.epoch else b""
-        slot = self._slots.write(written.generation, _FIELDS.pack(*written[:-3]) + more)
+        payload = _FIELDS.pack(*written[:-3])
+        if written.start:
+            payload += _BOTH.pack(written.epoch, written.start)
+        elif written.epoch:
+            payload += _EPOCH.pack(written.epoch)
+        slot = self._slots.write(written.generation, payload)
         self._parsed = (slot, written)
         return written
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.log.batch import Item
 from penstock.log.columns import RECORD_OVERHEAD_BYTES
+from penstock.log.published import PublishedRow, Row
 from penstock.log.receipts import Receipt
 from penstock.speedups import compiled
 
@@ -34,6 +36,33 @@ class PythonTopicInlet:
     _record_bytes_max: int
     _scheduled: bool
     _lingering: bool
+    _loop: asyncio.AbstractEventLoop | None
+
+    def enter(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Mapping[str, bytes] | None,
+        timestamp: int | None,
+        durable: bool,
+        futures: list[Any],
+    ) -> PublishedRow:
+        """Add one record, and its future to those of its deadline; who gets it waits for it."""
+        if value.__class__ is bytes and key is None and headers is None and timestamp is None:
+            item: bytes | Row = value
+            size = len(value)
+        else:
+            item, size = self.pack(value, key, headers, timestamp)
+        assert self._loop is not None, "somebody waits on it"
+        if self._gathered_bytes + size > self._room or size > self._record_bytes_max:
+            self._refuse(size)
+        row = PublishedRow.of(item, durable, self._loop)
+        self._items.append(row)
+        self._gathered_bytes += size + RECORD_OVERHEAD_BYTES
+        if not self._scheduled or self._lingering:
+            self._schedule()
+        futures.append(row)
+        return row
 
     def add_nowait(
         self,
@@ -50,7 +79,7 @@ class PythonTopicInlet:
             item: Item = value
             size = len(value)
         else:
-            item, size = self._pack(value, key, headers, timestamp)
+            item, size = self.pack(value, key, headers, timestamp)
         if self._gathered_bytes + size > self._room or size > self._record_bytes_max:
             self._refuse(size)
         before = self._receipt
@@ -65,13 +94,13 @@ class PythonTopicInlet:
 
     if TYPE_CHECKING:  # what the writer has
 
-        def _pack(
+        def pack(
             self,
             value: bytes | None,
             key: bytes | None,
             headers: Mapping[str, bytes] | None,
             timestamp: int | None,
-        ) -> tuple[Item, int]: ...
+        ) -> tuple[bytes | Row, int]: ...
 
         def _refuse(self, size: int) -> None: ...
 
@@ -84,6 +113,24 @@ class PythonQueueInlet:
     """Part of :class:`~penstock.WalMessageQueue`: finds the inlet of a topic that is open."""
 
     _opened: dict[str, OpenTopic]
+    _turn: dict[float, list[Any]]
+    """Who else waits since this turn of the loop, by seconds; empty while the queue is not open."""
+
+    def _enter(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Mapping[str, bytes] | None,
+        timestamp: int | None,
+        durable: bool,
+        seconds: float,
+    ) -> PublishedRow | None:
+        """The record on its way; None when its topic is not open, or its deadline the first of its turn."""
+        futures, opened = self._turn.get(seconds), self._opened.get(topic)
+        if futures is None or opened is None:
+            return None
+        return opened.writer.enter(value, key, headers, timestamp, durable, futures)
 
     def publish_nowait(
         self,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import Literal, get_args
 
 from penstock.errors import InvalidOption, UsageError
+from penstock.log.refusals import let_go
 from penstock.log.waiting import call_soon, runs_here
 from penstock.system import Helpers, Job, System, Worker
 
@@ -36,6 +38,15 @@ def worker_on(
     return LoopWorker(name, loop) if chosen == "loop" else system.worker(name)
 
 
+def _do(job: Job) -> None:
+    try:
+        job()
+    except BaseException as interruption:
+        # A lock that a signal came before would be held for as long as somebody keeps the error.
+        let_go(interruption)
+        raise
+
+
 class LoopWorker:
     """Runs jobs on the event loop, in their order, behind what is ready to run when they are submitted.
 
@@ -48,9 +59,18 @@ class LoopWorker:
         self._helpers = Helpers(name)
         self._timers: set[asyncio.TimerHandle] = set()
         self._closed = threading.Event()
+        self._jobs: deque[Job] = deque()
+        """Those that were submitted and did not run yet; from any thread."""
 
     def submit(self, job: Job) -> None:
-        self._soon(partial(self._run, job))
+        self._jobs.append(job)
+        self._soon(self._run)
+
+    def run_now(self, job: Job) -> bool:
+        if self._jobs or self._closed.is_set() or not runs_here(self._loop):
+            return False
+        _do(job)
+        return True
 
     def submit_after(self, seconds: float, job: Job) -> None:
         self._soon(partial(self._start_timer, seconds, job))
@@ -80,10 +100,13 @@ class LoopWorker:
         else:
             call_soon(self._loop, call)
 
-    def _run(self, job: Job) -> None:
-        # Asked here, as it may have been closed since the job was submitted.
-        if not self._closed.is_set():
-            job()
+    def _run(self) -> None:
+        # All that are there: a signal may have come between a job and its callback.
+        for _ in range(len(self._jobs)):
+            job = self._jobs.popleft()
+            # Asked here, as it may have been closed since the job was submitted.
+            if not self._closed.is_set():
+                _do(job)
 
     def _start_timer(self, seconds: float, job: Job) -> None:
         if self._closed.is_set():
@@ -91,7 +114,7 @@ class LoopWorker:
 
         def ring() -> None:
             self._timers.discard(timer)
-            job()
+            _do(job)
 
         timer = self._loop.call_later(seconds, ring)
         self._timers.add(timer)

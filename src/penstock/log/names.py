@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from penstock.errors import InvalidOption
 from penstock.names import NAME_LENGTH_MAX, check_case, check_name, is_name
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "group_state_key",
     "is_name",
     "offset_key",
+    "place_in",
     "topic_key",
 ]
 _SEGMENT = re.compile(r"(\d{20})(?:-(\d{1,9}))?\.log")
@@ -96,3 +98,18 @@ def group_lock_key(group: str) -> str:
 def group_bell_key(group: str) -> str:
     """What is written, in place, when partitions of a group move: members watch it."""
     return f"groups/{group}/members/bell"
+
+
+def place_in(url: str) -> str:
+    """Where the log of a ``log:`` URL is; InvalidOption when that is nowhere, or has options."""
+    path = url.partition(":")[2].removeprefix("//")
+    if not path:
+        raise InvalidOption(f"{url!r} names no directory: use log:./data", option="url")
+    # Those of a store, as of a database, are its own.
+    if "?" in path and ":" not in path:
+        raise InvalidOption(
+            f"{url!r} has options, and log: takes none: settings of new topics go to defaults, those of "
+            "the queue are given by name",
+            option="url",
+        )
+    return path

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -14,8 +15,9 @@ from penstock.log.epoch_change import change_partitions, settle
 from penstock.log.head import Head
 from penstock.log.names import PartitionKeys
 from penstock.log.partition import PartitionLog
+from penstock.log.published import PublishedRow
 from penstock.log.reader import PartitionReader
-from penstock.log.receipts import PublishedRow, Receipt
+from penstock.log.receipts import Receipt
 from penstock.log.recovery import RecoveryReport
 from penstock.log.tail import TailBudget, TailCache
 from penstock.log.topic import TopicConfig, TopicFile, TopicState
@@ -59,7 +61,7 @@ class OpenTopic:
         self,
         state: TopicState,
         around: Surroundings,
-        on_commit: Callable[[OpenTopic, Sequence[Receipt | PublishedRow]], None],
+        on_commit: Callable[[OpenTopic, Sequence[Receipt], list[PublishedRow]], None],
     ) -> None:
         self.name = state.name
         self.state = state
@@ -87,7 +89,7 @@ class OpenTopic:
             self.caches,
             system=around.system,
             worker=around.worker,
-            on_commit=lambda done: on_commit(self, done),
+            on_commit=partial(on_commit, self),
             loop=around.loop,
             epoch=state.epoch,
             partitions=state.partitions,

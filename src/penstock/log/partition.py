@@ -6,8 +6,8 @@ raises, and only a new object, which checks the disk again, goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.bus.histogram import Histogram
@@ -56,6 +56,22 @@ class Appended(NamedTuple):
     base_offsets: list[int]
     timestamp: int
     head: Head
+
+
+class _Poisoning:
+    """Tells of what goes wrong inside of it, which goes on its way."""
+
+    __slots__ = ("_tell",)
+
+    def __init__(self, tell: Callable[[BaseException], None]) -> None:
+        self._tell = tell
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, cause: BaseException | None, trace: object) -> None:
+        if cause is not None:
+            self._tell(cause)
 
 
 class PartitionLog:
@@ -116,7 +132,7 @@ class PartitionLog:
         files are then left as they are. A crash in the middle is repaired by the next attach.
         """
         self.check()
-        with self._store.lock(self.keys.head, self._lock_timeout):
+        with self._store.lock(self._head_file.key, self._lock_timeout):
             return self._attach()
 
     def append(self, drafts: Iterable[Draft], *, sync: bool, epoch: int | None = None) -> Appended:
@@ -129,12 +145,12 @@ class PartitionLog:
         nothing, when the head is of another epoch than this one.
         """
         self.check()
-        if isinstance(drafts, Sequence):
+        if isinstance(drafts, list):
             check_sizes(drafts)
-        with self._store.lock(self.keys.head, self._lock_timeout):
+        with self._store.lock_folder(self._head_file.key, self._lock_timeout):
             if not self._attached:
                 self._attach()
-            with self._poisoning(), self._store.unchanged_by_others(self.keys.folder):
+            with self._poisoning():
                 return self._append(drafts, sync=sync, epoch=epoch)
 
     def begin_epoch(self, epoch: int) -> int:
@@ -143,7 +159,7 @@ class PartitionLog:
         All before it is sealed and durable, so retention can remove it to the last record.
         """
         self.check()
-        with self._store.lock(self.keys.head, self._lock_timeout):
+        with self._store.lock(self._head_file.key, self._lock_timeout):
             if not self._attached:
                 self._attach()
             with self._poisoning():
@@ -161,7 +177,7 @@ class PartitionLog:
     def sync(self) -> Head:
         """Make all that any process has appended so far durable."""
         self.check()
-        with self._store.lock(self.keys.head, self._lock_timeout):
+        with self._store.lock(self._head_file.key, self._lock_timeout):
             if not self._attached:
                 self._attach()
             with self._poisoning():
@@ -170,7 +186,7 @@ class PartitionLog:
     def close(self) -> None:
         """Sync the records and the head; a poisoned partition is left as it is."""
         if self._poison is None and self._attached and self._head.generation:
-            with self._store.lock(self.keys.head, self._lock_timeout), self._poisoning():
+            with self._store.lock(self._head_file.key, self._lock_timeout), self._poisoning():
                 self._sync()
                 self._index.write()
                 self._head_file.sync()
@@ -187,25 +203,23 @@ class PartitionLog:
                 partition=self.keys.partition,
             ) from self._poison
 
-    @contextmanager
-    def _poisoning(self) -> Iterator[None]:
+    def _poisoning(self) -> _Poisoning:
         """Whatever goes wrong between the first written byte and the head poisons.
 
         Before that byte a store may be busy, or the memory not enough for a draft: all that was done
         until then can be done again.
         """
         self._writing = self._drafting = False
-        try:
-            yield
-        except BaseException as cause:
-            is_harmless = self._drafting or isinstance(cause, BusyError | OtherEpoch)
-            if is_harmless and not self._writing:
-                raise
-            self._poison = cause
-            let_go(cause)
-            if isinstance(cause, StorageError | OSError) and not isinstance(cause, Poisoned):
-                self._tell_others()
-            raise
+        return _Poisoning(self._failed)
+
+    def _failed(self, cause: BaseException) -> None:
+        is_harmless = self._drafting or isinstance(cause, BusyError | OtherEpoch)
+        if is_harmless and not self._writing:
+            return
+        self._poison = cause
+        let_go(cause)
+        if isinstance(cause, StorageError | OSError) and not isinstance(cause, Poisoned):
+            self._tell_others()
 
     def _tell_others(self) -> None:
         """Let every process check the tail again before it builds on it.
@@ -323,16 +337,14 @@ class PartitionLog:
             writing.add(self._start_entry(head))
         key = self._segment_key(head)
         base_offsets = []
-        for entry in self._made(drafts):
+        for entry in drafts if isinstance(drafts, list) else self._made(drafts):
             base_offsets.append(writing.add(entry, self._index))
             if writing.is_large:
                 self._write(key, *writing.take())
         self._write(key, *writing.take())
-        moved = writing.head()
         if sync:
             self._sync_entries(key)
-            moved = moved.synced()
-        self._head = self._head_file.write(moved)
+        self._head = self._head_file.write(writing.head(synced=sync))
         self._index.keep(writing.rows)
         return Appended(base_offsets, writing.timestamp, self._head)
 
@@ -375,6 +387,8 @@ class PartitionLog:
         self._head = head
         key = self._segment_key(head)
         size = self._size(key)
+        if size == head.position and head.generation:
+            return head
         if size and not head.generation:
             # The first writer died before it wrote a head.
             self._attach()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
 from penstock.errors import DamagedFile, InvalidOption, OffsetOutOfRange
-from penstock.log.frame import Entry
+from penstock.log import fetched
+from penstock.log.fetched import FETCH_BYTES, Fetched
+from penstock.log.frame import OFFSET_MAX
 from penstock.log.offsets import OffsetFile
 from penstock.log.open_topic import OpenTopic
 from penstock.log.reader import Cursor, PartitionReader
@@ -17,11 +18,8 @@ from penstock.log.records import Record
 Position = int | datetime | Literal["earliest", "latest"]
 """An offset, a time (with a time zone), or an end of the log."""
 
-FETCH_BYTES = 1024 * 1024
 LOOK_BYTES = 4_096
 """One record is wanted: an entry that is larger is read whole all the same."""
-FETCHED_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes of the records of one fetch after decompression, unless a single entry has more."""
 
 
 def resolve(reader: PartitionReader, to: Position) -> int:
@@ -86,46 +84,8 @@ def has_records(reader: PartitionReader, first: int, end: int) -> bool:
 
 
 def fetch(cursor: Cursor, bytes_max: int = FETCH_BYTES) -> list[Record]:
-    """The next records from the disk, or none at the durable end.
-
-    Decompresses no more than about FETCHED_BYTES_MAX: the cursor is put back to what was read
-    and not used. If it raises, the cursor stays where it was.
-    """
-    start = cursor.offset
-    try:
-        while entries := cursor.fetch(bytes_max):
-            used = _portion(entries)
-            if len(used) < len(entries):
-                cursor.seek(entries[len(used)].header.base_offset)
-            records = _records(cursor, used, start)
-            if records:
-                return records
-            # Compaction took the rest of that entry: there may be more behind it.
-    except BaseException:
-        cursor.seek(start)
-        raise
-    return []
-
-
-def _portion(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """The first entries, as many as are not too large once they are decompressed."""
-    size = 0
-    for count, entry in enumerate(entries):
-        size += entry.header.body_length
-        if count and size > FETCHED_BYTES_MAX:
-            return entries[:count]
-    return entries
-
-
-def _records(cursor: Cursor, entries: Sequence[Entry], start: int) -> list[Record]:
-    """The records of the entries from an offset on."""
-    keys = cursor.keys
-    records: list[Record] = []
-    for entry in entries:
-        records += entry.view().records(keys.topic, keys.partition)
-    if records and records[0].offset < start:
-        return [record for record in records if record.offset >= start]
-    return records
+    """The next records from the disk, as objects, or none at the durable end."""
+    return fetched.fetch(cursor, bytes_max).take(OFFSET_MAX)
 
 
 class Place:
@@ -165,20 +125,20 @@ class Place:
         self.cursor = self.reader.cursor(offset)
         self.delivered = offset
 
-    async def next(self, end: int | None) -> list[Record]:
+    async def next(self, end: int | None) -> Fetched:
         """The next records before this offset, from memory or from the disk; perhaps none."""
-        records = self.cached() or await self.fetch()
-        if end is not None and records and records[-1].offset >= end:
+        found = self.cached() or await self.fetch()
+        if end is not None and found and found.next_offset() > end:
             self.cursor.seek(end)
-            return [record for record in records if record.offset < end]
-        return records
+            return found.before(end)
+        return found
 
-    async def fetch(self) -> list[Record]:
+    async def fetch(self) -> Fetched:
         """The next records from the disk; none when the place was moved meanwhile."""
         cursor, start = self.cursor, self.cursor.offset
         self.busy = True
         try:
-            records = await asyncio.to_thread(fetch, cursor)
+            found = await asyncio.to_thread(fetched.fetch, cursor)
         except asyncio.CancelledError:
             # The thread goes on, with what is not this place's reader and cursor any more.
             delivered = self.delivered
@@ -189,17 +149,18 @@ class Place:
             self.busy = False
             raise
         if self.cursor is not cursor:
-            return []
+            return Fetched(cursor.keys, ())
         self.busy = False
-        if records:
-            self.read_to = max(self.read_to, records[-1].offset + 1)
-        return records
+        if found:
+            self.read_to = max(self.read_to, found.next_offset())
+        return found
 
-    def cached(self) -> list[Record] | None:
+    def cached(self) -> Fetched | None:
         """From memory, when this process committed the next records a moment ago."""
         number, topic = self.number, self._topic
         cache = topic.caches[number]
         records = cache.read(topic.name, number, self.cursor.offset, topic.durable[number])
-        if records:
-            self.cursor.seek(records[-1].offset + 1)
-        return records
+        if not records:
+            return None
+        self.cursor.seek(records[-1].offset + 1)
+        return Fetched(topic.keys(number), [records])

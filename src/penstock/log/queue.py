@@ -17,8 +17,8 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.log.arrow import read_arrow, read_table
-from penstock.log.checks import checked_columns, record_size
-from penstock.log.deadlines import Deadlines, check_seconds, within
+from penstock.log.checks import checked_columns
+from penstock.log.deadlines import check_seconds, within
 from penstock.log.engine import Engine
 from penstock.log.epoch_change import check_partitions
 from penstock.log.epoch_replay import replayed
@@ -29,10 +29,10 @@ from penstock.log.loop_worker import CommitOn, check_commit_on, worker_on
 from penstock.log.maintenance import MaintenanceReport
 from penstock.log.open_topic import OpenTopic, Surroundings
 from penstock.log.places import Position, resolve
-from penstock.log.publishing import add_later, publish_columns
+from penstock.log.publishing import publish_columns, publish_later
 from penstock.log.queue_producers import QueueProducers
 from penstock.log.reader import PartitionReader
-from penstock.log.receipts import Acknowledgement, BatchAcknowledgement, PublishedRow
+from penstock.log.receipts import Acknowledgement, BatchAcknowledgement
 from penstock.log.records import Record
 from penstock.log.recovery import RecoveryReport
 from penstock.log.retention import RetentionInfo
@@ -65,7 +65,7 @@ class WalMessageQueue(QueueProducers, QueueInlet):
 
     Records are committed by a thread of the queue, so that a slow disk never stops the event loop.
     With ``commit_on="loop"`` the loop's own thread writes and syncs, at the end of the turn in which
-    the records came: that saves two changes of threads for each commit, which on a fast disk take
+    the records came, or in the call of a lone ``publish_many``: that saves two changes of threads for each commit, which on a fast disk take
     longer than the sync, and the loop stands still for as long as the disk, or another process that
     holds the partition, takes. For programs with nothing else to do meanwhile: loaders, workers.
     What is acknowledged is as safe as ever; what nobody waited for is lost when the loop ends
@@ -110,6 +110,7 @@ class WalMessageQueue(QueueProducers, QueueInlet):
         self._journals: weakref.WeakSet[LogJournal] = weakref.WeakSet()
         self._running: Engine | None = None
         self._opened: dict[str, OpenTopic] = {}
+        self._turn = {}
         self._refusal: PenstockError | None = None
         self._closing: asyncio.Future[None] | None = None
         _live.add(self)
@@ -141,6 +142,7 @@ class WalMessageQueue(QueueProducers, QueueInlet):
         )
         self._running = Engine(around, self._defaults, auto_create=self._auto_create)
         self._opened = self._running.topics.by_name
+        self._turn = self._running.deadlines.turn
         if not self._read_only:
             await self._running.start(self._maintenance_interval)
 
@@ -153,6 +155,7 @@ class WalMessageQueue(QueueProducers, QueueInlet):
         """
         check_seconds(timeout)
         if self._refusal is None:
+            self._turn = {}
             self._refusal = Closed("the queue is closed: make a new WalMessageQueue to go on")
             self._closing = asyncio.ensure_future(self._close(timeout, self._refusal))
         if self._closing is not None:
@@ -248,20 +251,15 @@ class WalMessageQueue(QueueProducers, QueueInlet):
         fails, or it is cancelled, the record may or may not be published: after a failure of the
         disk that shows when the queue is opened again. On any other error it is not published.
         """
-        opened = self._opened.get(topic) or await self._open_within(topic, timeout)
-        size = record_size(value, key, headers, timestamp)
-        # A copy of what its owner may change.
-        row = (value, key, dict(headers) if headers else None, timestamp)
-        future: asyncio.Future[Acknowledgement] = self._engine.deadlines.future(timeout)
-        published = PublishedRow(row, durable, future)
         try:
-            opened.writer.add_waiting(published, size)
+            row = self._enter(topic, value, key, headers, timestamp, durable, timeout)
         except BufferFull:
-            await add_later(self._engine.waiters, opened, published, size)
-        except BaseException:
-            Deadlines.give_up(future)
-            raise
-        return await future
+            row = None
+        if row is None:
+            opened = self._opened.get(topic) or await self._open_within(topic, timeout)
+            record = opened.writer.pack(value, key, headers, timestamp)
+            return await publish_later(self._engine, opened, record, durable, timeout)
+        return await row
 
     async def _open_within(self, topic: str, timeout: float) -> OpenTopic:
         check_seconds(timeout)
@@ -480,6 +478,7 @@ class WalMessageQueue(QueueProducers, QueueInlet):
 
     def abandon_after_fork(self) -> None:
         """In a forked child: refuse every call, and let go of the parent's files."""
+        self._turn = {}
         self._refusal = Forked(
             "this queue was opened before fork(): open a new one in the child process"
         )

@@ -139,7 +139,8 @@ class PartitionReader:
         """The segment of an offset, and position and first offset of an entry before it."""
         source = self._segment_of(offset)
         self._check_start(source)
-        row = self._index(source).at_offset(offset)
+        # What stands first is behind the start entry: no row of an index speaks of it.
+        row = self._index(source).at_offset(offset) if offset > source.name.base else None
         if row is None:
             return source, 0, source.name.base
         if not _is_right(source, row):
@@ -157,7 +158,9 @@ class PartitionReader:
         if source.key in self._checked_starts:
             return
         entry = source.first_entry()
-        self._log_id = self._log_id or self._newest_log_id()
+        if self._log_id is None and self._segments[-1:] != [source]:
+            # Of the newest one itself it is known from what was just read.
+            self._log_id = self._newest_log_id()
         try:
             start = SegmentStart.parse(entry)
             found = (start.topic, start.partition, start.rewrite, entry.header.base_offset)

@@ -146,30 +146,3 @@ class Receipt:
         waiter = loop.create_future()
         self._waiters.append(waiter)
         await waiter
-
-
-class PublishedRow:
-    """One record on its way, whose publisher waits for it alone."""
-
-    __slots__ = ("acknowledgement", "durable", "error", "future", "row")
-
-    def __init__(
-        self,
-        row: tuple[bytes | None, bytes | None, Mapping[str, bytes] | None, int | None],
-        durable: bool,
-        future: asyncio.Future[Acknowledgement],
-    ) -> None:
-        self.row = row
-        self.durable = durable
-        self.future = future
-        self.acknowledgement: Acknowledgement | None = None
-        self.error: BaseException | None = None
-
-    def resolve(self) -> None:
-        """Wake the publisher; on the event loop. One that was cancelled is gone already."""
-        if self.future.done():
-            return
-        if self.acknowledgement is not None:
-            self.future.set_result(self.acknowledgement)
-        else:
-            self.future.set_exception(self.error or AssertionError("neither placed nor failed"))

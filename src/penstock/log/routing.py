@@ -16,6 +16,22 @@ from penstock.system import Buffer
 
 VECTOR_KEYS_MIN = 16
 """Below this many keys the plain loop is quicker than numpy's calls."""
+SPREAD_MIN = 32
+"""Records without a key are spread over so many partitions at once ..."""
+RECORDS_EACH_MIN = 128
+"""... and over more only when each of them gets so many."""
+
+
+def turns(partitions: int, count: int, turn: int) -> tuple[int, int]:
+    """Among how many partitions so many records without a key take turns, and whose turn it is then.
+
+    An entry costs the same for two records as for thirty, to write, to read and to check. So a few
+    thousand records that come together do not go to each of five hundred partitions: they go to the next
+    ones in turn, and those that come after them to the ones behind. In the end all have got as many.
+    """
+    together = min(partitions, max(SPREAD_MIN, count // RECORDS_EACH_MIN))
+    taken = count if together == partitions else min(together, count)
+    return together, (turn + taken) % partitions
 
 
 def fnv1a_many(keys: Sequence[bytes]) -> NDArray[np.uint32]:
@@ -29,15 +45,11 @@ def _fnv1a_all(lengths: NDArray[np.int64], joined: Buffer) -> NDArray[np.uint32]
     """The same of keys that stand one after the other, a byte position at a time over all of them."""
     hashes = np.full(len(lengths), FNV_BASIS, np.uint32)
     data = np.frombuffer(joined, np.uint8)
-    starts = np.cumsum(lengths) - lengths
     longest = int(lengths.max(initial=0))
     if (lengths == longest).all():
-        for position in range(longest):
-            hashes ^= data[starts + position]
-            hashes *= np.uint32(FNV_PRIME)
-        return hashes
+        return _fnv1a_square(data[: len(lengths) * longest].reshape(len(lengths), longest), hashes)
     order = np.argsort(-lengths, kind="stable")
-    starts = starts[order]
+    starts = (np.cumsum(lengths) - lengths)[order]
     # Longest keys first: at each byte position the keys that still have one are a prefix.
     still = len(lengths) - np.searchsorted(np.sort(lengths), np.arange(longest), "right")
     for position, count in enumerate(still.tolist()):
@@ -49,12 +61,23 @@ def _fnv1a_all(lengths: NDArray[np.int64], joined: Buffer) -> NDArray[np.uint32]
     return result
 
 
+def _fnv1a_square(keys: NDArray[np.uint8], hashes: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """The same of keys of one length, a row each: a byte position is a column, no places are made."""
+    for column in keys.T:
+        hashes ^= column
+        hashes *= np.uint32(FNV_PRIME)
+    return hashes
+
+
 def partitions_of(
     keys: Sequence[bytes | None], partitions: int, turn: int
 ) -> tuple[NDArray[np.int64], int]:
     """The partition of each record, and whose turn it is after them."""
+    with_key = [key for key in keys if key is not None]
+    hashes = fnv1a_many(with_key)
+    if len(with_key) == len(keys):
+        return (hashes % partitions).astype(np.int64), turn
     keyed = np.fromiter((key is not None for key in keys), np.bool_, len(keys))
-    hashes = fnv1a_many([key for key in keys if key is not None])
     return _chosen(keyed, hashes, partitions, turn)
 
 
@@ -73,5 +96,6 @@ def _chosen(
     chosen = np.empty(len(keyed), np.int64)
     chosen[keyed] = hashes % partitions
     loose = len(keyed) - int(keyed.sum())
-    chosen[~keyed] = (np.arange(loose) + turn) % partitions
-    return chosen, (turn + loose) % partitions
+    together, after = turns(partitions, loose, turn)
+    chosen[~keyed] = (np.arange(loose) % together + turn) % partitions
+    return chosen, after

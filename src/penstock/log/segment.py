@@ -126,7 +126,9 @@ class SegmentSource(NamedTuple):
             return found
         if len(data) < wanted or len(data) < HEADER_BYTES:
             raise self._cut_off(position)
-        return self._large(data, position, limit)
+        needed = parse_header(data).entry_bytes
+        del data  # It is read again with the rest of the entry: both would take twice the memory.
+        return self._large(needed, position, limit)
 
     def headers(self, position: int, limit: int) -> Iterator[tuple[int, Header]]:
         """Every sound header between two positions with its place, whatever stands around it."""
@@ -135,9 +137,8 @@ class SegmentSource(NamedTuple):
             for place, header in find_headers(self.store.read(self.key, start, wanted)):
                 yield start + place, header
 
-    def _large(self, data: bytes, position: int, limit: int) -> list[Entry]:
+    def _large(self, needed: int, position: int, limit: int) -> list[Entry]:
         """An entry that is larger than the chunk."""
-        needed = parse_header(data).entry_bytes
         if needed > limit - position:
             raise self._cut_off(position)
         return self.chunk(position, limit, needed)

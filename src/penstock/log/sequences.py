@@ -7,10 +7,10 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import PenstockError, TransactionPending, UsageError
-from penstock.log.batch import Row
 from penstock.log.checks import record_size
 from penstock.log.deadlines import check_seconds, within
 from penstock.log.producer_file import NUMBER_MAX
+from penstock.log.published import Row
 
 if TYPE_CHECKING:
     from penstock.log.producer import Producer

@@ -119,8 +119,8 @@ class SlottedFile:
 
     def _pack(self, generation: int, payload: bytes) -> bytes:
         assert len(payload) <= PAYLOAD_BYTES_MAX, "a slot is a sector"
-        front = _FRONT.pack(self._magic, VERSION, len(payload), generation)
-        body = front + payload + bytes(PAYLOAD_BYTES_MAX - len(payload))
+        body = _FRONT.pack(self._magic, VERSION, len(payload), generation)
+        body += payload.ljust(PAYLOAD_BYTES_MAX, b"\0")
         return body + self._checksum(body)
 
     def _checksum(self, body: bytes) -> bytes:

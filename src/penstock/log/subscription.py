@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, islice
-from operator import length_hint
 from typing import Any, Self, TypeVar
 
 from penstock.errors import Closed, DeadlineExceeded, InvalidOption
 from penstock.log.engine import Engine
 from penstock.log.epoch import first_offset
 from penstock.log.epoch_barrier import EpochBarrier
+from penstock.log.fetched import ITERATED_RECORDS, AtHand, Fetched
 from penstock.log.membership import Membership
 from penstock.log.names import check_name
 from penstock.log.open_topic import OpenTopic
@@ -44,7 +43,7 @@ class RecordBatch:
         return len(self.records)
 
 
-class Subscription:
+class Subscription(AtHand):
     """An async iterator over the records of a topic, in order within each partition.
 
     Use it as ``async with queue.subscribe(topic, name) as records: async for record in records``.
@@ -54,6 +53,7 @@ class Subscription:
     """
 
     def __init__(self, engine: Engine, topic: str, name: str, start: Position) -> None:
+        super().__init__()
         self.topic = check_name("topic", topic)
         self.name = check_name("subscriber", name)
         self._start = start
@@ -65,11 +65,6 @@ class Subscription:
         self._paused: frozenset[int] = frozenset()
         self._place: Place | None = None
         """The partition that the records at hand are of."""
-        self._at_hand: Iterator[Record] = iter(())
-        """Read and not delivered yet."""
-        self._read: list[Record] = []
-        """What was read last, all of it: given out as it is where nobody has taken from it."""
-        self._current: Record | None = None
         self._followed: TopicState | None = None
         """Whose partitions and epochs are in use."""
         self._barrier = EpochBarrier()
@@ -116,17 +111,6 @@ class Subscription:
     async def close(self) -> None:
         """Give the name back. Nothing is committed by closing."""
         await asyncio.shield(self._release_soon())
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Record:
-        """The next record; waits for it. May be cancelled and called again: nothing is lost."""
-        while True:
-            for record in self._at_hand:
-                self._current = record
-                return record
-            await self._fill()
 
     async def next_batch(
         self, timeout: float | None = None, records_max: int = BATCH_RECORDS_MAX
@@ -296,7 +280,7 @@ class Subscription:
     def _release_soon(self) -> asyncio.Future[None]:
         self._closed = True
         self._settle()
-        self._at_hand = iter(())
+        self._put(None)
         self._changes.wake(self.topic)
         if self._releasing is None:
             self._releasing = asyncio.ensure_future(self._release())
@@ -354,7 +338,7 @@ class Subscription:
         """Go on from other offsets; nothing awaits in between."""
         self._settle()
         if self._place in places:
-            self._at_hand = iter(())
+            self._put(None)
         for place, offset in zip(places, offsets, strict=True):
             place.damage = None
             place.move(offset)
@@ -363,34 +347,36 @@ class Subscription:
         # One that waits at the old place looks at the new one.
         self._changes.wake(self.topic)
 
-    def _take(self, records_max: int) -> list[Record]:
-        read, self._read = self._read, []
-        if read and length_hint(self._at_hand) == len(read) <= records_max:
-            self._at_hand = iter(())
-            return read
-        return list(islice(self._at_hand, records_max))
-
     def _batch(self, records: list[Record]) -> RecordBatch:
         last = records[-1]
         self._current = last
         return RecordBatch(self.topic, last.partition, records, last.offset + 1)
 
+    async def _wait_for_one(self) -> Record:
+        while True:
+            # Of several who wait, one has them made for all.
+            for record in self._records:
+                self._current = record
+                return record
+            if not self._make(ITERATED_RECORDS):
+                await self._fill()
+
     async def _fill(self) -> None:
         """Wait for records and keep them at hand. Of several who ask, one looks for all."""
         await self.open()
         async with self._filling:
-            if (first := next(self._at_hand, None)) is not None:
-                self._at_hand = chain([first], self._at_hand)
+            if self._has_more():
                 return
             self._check_places()
-            self._read = []
-            place, records = await self._next()
+            self._put(None)
+            place, fetched = await self._next()
             self._check_open()
             # No await from here on: what is at hand is never lost by a cancellation.
             self._settle()
-            self._place, self._at_hand, self._read = place, iter(records), records
+            self._place = place
+            self._put(fetched)
 
-    async def _next(self) -> tuple[Place, list[Record]]:
+    async def _next(self) -> tuple[Place, Fetched]:
         """The next records of some partition; waits for them. The partitions take turns."""
         while True:
             changed = self._changes.ticket(self.topic)
@@ -407,9 +393,9 @@ class Subscription:
                 end = self._barrier.end(place.number)
                 durable = self._topic.durable[place.number]
                 if place.cursor.offset < (durable if end is None else min(end, durable)):
-                    records = await place.next(end)
-                    if records:
-                        return place, records
+                    fetched = await place.next(end)
+                    if fetched:
+                        return place, fetched
             if not await self._next_epoch():
                 await self._wait(changed)
 

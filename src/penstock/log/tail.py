@@ -16,6 +16,8 @@ from typing import NamedTuple
 from penstock.log.columns import Columns
 from penstock.log.records import NO_HEADERS, Record
 
+READ_BYTES = 1024 * 1024
+"""What is served at once, about: as much as is read from the disk at once."""
 BATCH_OVERHEAD_BYTES = 400
 """What a batch takes beside its records, about: the lists, the slot, the places in the runs."""
 
@@ -80,12 +82,18 @@ class TailBudget:
         self._slots.append(slot)
         self.bytes += slot.size
         while self.bytes > self.bytes_max:
-            self.drop([self._slots[0]])
-            self._slots.popleft()
-            self._empty -= 1
+            self._drop_oldest()
         if self._empty * 2 > len(self._slots):
             self._slots = deque(one for one in self._slots if one.batch is not None)
             self._empty = 0
+
+    def _drop_oldest(self) -> None:
+        slot = self._slots.popleft()
+        if slot.batch is None:
+            self._empty -= 1
+        else:
+            self.bytes -= slot.size
+            slot.batch = None
 
     def drop(self, slots: Iterable[_Slot]) -> None:
         """Empty the slots. Needs the lock."""
@@ -147,16 +155,29 @@ class TailCache:
     def read(
         self, topic: str, partition: int, offset: int, durable_offset: int
     ) -> list[Record] | None:
-        """The durable records of the batch that holds the offset; None when it is not here."""
+        """The durable records from an offset on, about READ_BYTES of them; None when it is not here.
+
+        Those of a batch are served together, when all of it is durable.
+        """
         run = self._run
-        place = bisect_right(run.base_offsets, offset)
-        batch = run.slots[place - 1].batch if place else None
-        if batch is None or not offset < batch.next_offset <= durable_offset:
-            return None
-        if batch.failures != self._failures:
-            return None
-        self.hits += 1
-        return batch.records(topic, partition, offset)
+        place = bisect_right(run.base_offsets, offset) - 1
+        records: list[Record] = []
+        size = 0
+        while 0 <= place < len(run.base_offsets) and size < READ_BYTES:
+            slot = run.slots[place]
+            batch = slot.batch
+            if batch is None or not self._serves(batch, offset, durable_offset):
+                break
+            records += batch.records(topic, partition, offset)
+            offset = batch.next_offset
+            size += slot.size
+            place += 1
+        self.hits += bool(records)
+        return records or None
+
+    def _serves(self, batch: _CachedBatch, offset: int, durable_offset: int) -> bool:
+        is_there = offset < batch.next_offset <= durable_offset
+        return is_there and batch.failures == self._failures
 
     def note_failures(self, failures: int) -> None:
         """A head says that so many writes and syncs failed so far, in whatever process."""

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from penstock.errors import PenstockError, UnknownTopic, UsageError
 from penstock.log.names import check_name
 from penstock.log.open_topic import OpenTopic, Surroundings
-from penstock.log.receipts import PublishedRow, Receipt
+from penstock.log.published import PublishedRow
+from penstock.log.receipts import Receipt
 from penstock.log.topic import TopicConfig, TopicFile, TopicState
 
 OnOpen = Callable[[OpenTopic], None]
-OnCommit = Callable[[OpenTopic, Sequence[Receipt | PublishedRow]], None]
+OnCommit = Callable[[OpenTopic, Sequence[Receipt], list[PublishedRow]], None]
 
 
 class Topics:

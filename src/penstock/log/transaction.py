@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -12,6 +13,7 @@ from penstock.errors import Closed, UsageError
 from penstock.log.batch import Batch, Item, Router, gather
 from penstock.log.checks import checked_columns, largest_record, record_size
 from penstock.log.columns import RECORD_OVERHEAD_BYTES
+from penstock.log.group_ports import OwnWrite
 from penstock.log.open_topic import OpenTopic
 from penstock.log.receipts import Receipt
 from penstock.log.refusals import record_too_large
@@ -38,7 +40,7 @@ class GroupConsumer(Protocol):
     def held(self, done: Done) -> Mapping[int, object]: ...
 
     async def commit_with(
-        self, done: Mapping[int, int], write: Callable[[], object], held: Mapping[int, object]
+        self, done: Mapping[int, int], write: OwnWrite, held: Mapping[int, object]
     ) -> None: ...
 
 
@@ -204,9 +206,8 @@ class Transaction:
             return await asyncio.to_thread(lambda: self._finish(begin()))
         if isinstance(owner, Subscription):
             return await owner.while_held(lambda: self._finish(begin()))
-        deciding = _Deciding(begin)
-        begun, moved = await deciding.done_by(owner, self._offsets, self._held)
-        return await asyncio.to_thread(self._finish, begun, moved=moved)
+        deciding = _Deciding(begin, self._finish)
+        return await deciding.done_by(owner, self._offsets, self._held)
 
     def _finish(self, begun: Commit, *, moved: bool = False) -> Outcome:
         """In a thread: wait for all of it, and look at the heads that it moved."""
@@ -237,44 +238,66 @@ class Transaction:
 
 
 class _Deciding:
-    """Decides in a thread of the owner, who may have given up waiting for it."""
+    """Decides and finishes in a thread of the owner, who may have given up waiting for it.
 
-    def __init__(self, begin: Callable[[], Commit]) -> None:
+    Whoever claims it first finishes: the thread, which saves the way back to it, or who waits.
+    """
+
+    def __init__(self, begin: Callable[[], Commit], finish: Callable[..., Outcome]) -> None:
         self._begin = begin
+        self._finish = finish
         self._mutex = threading.Lock()
         self._begun: Commit | None = None
-        self._is_taken = False
+        self._is_claimed = False
+        self._outcome: Future[Outcome] = Future()
 
     async def done_by(
         self, owner: GroupConsumer, offsets: Mapping[int, int], held: Mapping[int, object]
-    ) -> tuple[Commit, bool]:
-        """What was decided while the group was held for the owner; whether that moved the offsets."""
+    ) -> Outcome:
+        """What came of it, once all is done. Raises what kept it from being decided."""
         try:
             await owner.commit_with(offsets, self.write, held)
+            mine, moved = self.claim(), True
+            assert self._begun is not None, "the owner of the offsets has to call write()"
         except BaseException:
-            begun = self.take()
-            if begun is None:
+            mine, moved = self.claim(), False
+            if self._begun is None:
                 raise
             # It is decided, so it is no failure: only the offsets have yet to move.
-            return begun, False
-        begun = self.take()
-        assert begun is not None, "the owner calls write() once"
-        return begun, True
+        if mine is not None:
+            await asyncio.to_thread(self._settle, mine, moved=moved)
+        elif not self._outcome.done():
+            await asyncio.to_thread(wait, [self._outcome])
+        return self._outcome.result()
 
-    def write(self) -> None:
+    def write(self) -> Callable[[], None] | None:
         """Decide; and finish as well when nobody waits for that any more."""
         begun = self._begin()
         with self._mutex:
             self._begun = begun
-            is_left_alone = self._is_taken
+            is_left_alone = self._is_claimed
         if is_left_alone:
-            begun.finish()
+            self._settle(begun, moved=False)
+        return None if is_left_alone else self.moved
 
-    def take(self) -> Commit | None:
-        """What is decided, to be finished by the caller."""
+    def moved(self) -> None:
+        """The offsets have moved: finish, unless who waits does."""
+        begun = self.claim()
+        if begun is not None:
+            self._settle(begun, moved=True)
+
+    def claim(self) -> Commit | None:
+        """What is decided and that nobody finishes yet: the caller does. What is decided later, its thread does."""
         with self._mutex:
-            self._is_taken = True
-            return self._begun
+            begun = None if self._is_claimed else self._begun
+            self._is_claimed = True
+            return begun
+
+    def _settle(self, begun: Commit, *, moved: bool) -> None:
+        try:
+            self._outcome.set_result(self._finish(begun, moved=moved))
+        except BaseException as error:
+            self._outcome.set_exception(error)
 
 
 def _offsets(owner: OffsetOwner, done: Done) -> Mapping[int, int]:

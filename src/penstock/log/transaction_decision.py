@@ -153,10 +153,15 @@ class DecisionFiles:
 
     def look(self) -> Standing:
         """Where the producer stands, by what can be read now."""
-        done = max(self._producer.read_done(), self._finished(0), self._finished(1))
+        fronts = [self._front(slot) for slot in (0, 1)]
+        done = max(self._producer.read_done(), *map(_finished, fronts))
         if done == DoneMark():
             self._check_swapped()
-        newer = [one for slot in (0, 1) if (one := self._read(slot, done.generation))]
+        newer = [
+            one
+            for slot, front in enumerate(fronts)
+            if front and front.generation > done.generation and (one := self._read(slot, front))
+        ]
         if not newer:
             return Standing(done)
         decision, records = max(newer, key=lambda one: one[0].generation)
@@ -184,9 +189,10 @@ class DecisionFiles:
         well: then it shows when the producer is opened again.
         """
         key = self.key(decision.generation)
-        self._check_size(decision, records)
+        description = msgspec.json.encode(decision)
+        self._check_size(decision, len(description) + sum(map(len, records)))
         try:
-            self._write(key, decision, records)
+            self._write(key, decision, description, records)
         except (PenstockError, OSError) as cause:
             raise self._not_written(key, decision, cause) from cause
 
@@ -209,10 +215,12 @@ class DecisionFiles:
         """
         if standing.pending is not None:
             key = self.key(standing.pending.generation)
-            self._write(key, standing.pending, [standing.records])
+            description = msgspec.json.encode(standing.pending)
+            self._write(key, standing.pending, description, [standing.records])
 
-    def _write(self, key: str, decision: Decision, records: Sequence[Buffer]) -> None:
-        description = msgspec.json.encode(decision)
+    def _write(
+        self, key: str, decision: Decision, description: bytes, records: Sequence[Buffer]
+    ) -> None:
         checksum = crc32c(description)
         for one in records:
             checksum = crc32c(one, checksum)
@@ -221,8 +229,7 @@ class DecisionFiles:
         self._store.write_at(key, 0, [front.pack(key) + description, *records])
         self._store.sync(key)
 
-    def _check_size(self, decision: Decision, records: Sequence[Buffer]) -> None:
-        size = len(msgspec.json.encode(decision)) + sum(map(len, records))
+    def _check_size(self, decision: Decision, size: int) -> None:
         if size > DECISION_BYTES_MAX:
             raise LimitReached(
                 f"transaction {decision.number} of {self._producer.name!r} has so many entries that "
@@ -251,11 +258,8 @@ class DecisionFiles:
             happened=happened,
         )
 
-    def _read(self, slot: int, done: int) -> tuple[Decision, bytes] | None:
-        """The decision in a slot when it is newer than the mark, and sound."""
-        front = self._front(slot)
-        if front is None or front.generation <= done:
-            return None
+    def _read(self, slot: int, front: Front) -> tuple[Decision, bytes] | None:
+        """The decision in a slot that has this front, when it is sound."""
         size = front.description_bytes + front.records_bytes
         try:
             rest = self._store.read(self.key(slot), FRONT_BYTES, size)
@@ -269,13 +273,6 @@ class DecisionFiles:
             return None
         return decision, rest[front.description_bytes :]
 
-    def _finished(self, slot: int) -> DoneMark:
-        """What the decision in a slot says of itself."""
-        front = self._front(slot)
-        if front is None or front.flags != FINISHED:
-            return DoneMark()
-        return DoneMark(front.generation, front.number)
-
     def _front(self, slot: int) -> Front | None:
         """The front of the decision in a slot; None when it was torn or never written."""
         key = self.key(slot)
@@ -283,6 +280,13 @@ class DecisionFiles:
             return _parse_front(key, self._store.read(key, 0, FRONT_BYTES))
         except KeyNotFound:
             return None
+
+
+def _finished(front: Front | None) -> DoneMark:
+    """What a decision says of itself."""
+    if front is None or front.flags != FINISHED:
+        return DoneMark()
+    return DoneMark(front.generation, front.number)
 
 
 def _parse_front(key: str, data: bytes) -> Front | None:

@@ -52,8 +52,11 @@ from penstock.log.transaction_staging import Drafted, StagedRecords, StagedWrite
 from penstock.stores.base import PersistentBackingStore
 from penstock.system import System, Worker
 
-INLINE_BYTES_MAX = 1024 * 1024
-"""Records up to this size stand in the decision itself; more get a staged file of their own."""
+INLINE_BYTES_MAX = 4 * 1024 * 1024
+"""Records up to this size stand in the decision itself; more get a staged file of their own.
+
+That is one more file to make, to sync with its name, and to remove. A producer keeps its last two decisions.
+"""
 EPOCH_CHANGES_MAX = 100
 
 _T = TypeVar("_T")

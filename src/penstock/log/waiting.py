@@ -6,40 +6,79 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from penstock.errors import BufferFull
+from penstock.errors import BufferFull, PenstockError
 
 _T = TypeVar("_T")
 
 
 class CommitWaiters:
-    """Futures that a commit completes. Lives on the queue's event loop."""
+    """Who waits for room in the buffer of a writer. Lives on the queue's event loop.
+
+    A commit hands the room on, to the first that came: who had to go and get it would find that
+    those whose records were just written have taken it again.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._room: list[asyncio.Future[None]] = []
+        self._waiting: dict[Any, _Waiting] = {}
+        """By the future that tells, in the order in which they came."""
 
-    def room(self) -> asyncio.Future[None]:
-        """Done when a commit has made room in some buffer."""
-        waiter = self._loop.create_future()
-        self._room.append(waiter)
-        return waiter
+    def add_later(self, writer: object, add: Callable[[], object], waiter: Any) -> None:
+        """Add to a writer when there is room and the waiter, a future, is not done; it gets what else goes wrong.
 
-    async def with_room(self, add: Callable[[], _T]) -> _T:
+        Whoever waits for that future forgets it when it is over.
+        """
+        self._waiting[waiter] = _Waiting(writer, add, waiter)
+
+    def forget(self, waiter: Any) -> bool:
+        """Keep nothing of one who left, as no commit may end for long; whether it was waiting still."""
+        return self._waiting.pop(waiter, None) is not None
+
+    async def with_room(self, writer: object, add: Callable[[], _T]) -> _T:
         """Add to a writer, waiting while its buffer is full."""
-        while True:
-            try:
-                return add()
-            except BufferFull:
-                room = self.room()
-            await room
+        try:
+            return add()
+        except BufferFull:
+            added: asyncio.Future[_T] = self._loop.create_future()
+        self.add_later(writer, lambda: added.set_result(add()), added)
+        try:
+            return await added
+        finally:
+            self.forget(added)
 
     def committed(self) -> None:
-        """A commit or a sync is over: look who may go on."""
-        rooms, self._room = self._room, []
-        for waiter in rooms:
-            set_done(waiter)
+        """A commit or a sync is over: those for whom there is room now are added, in their order."""
+        waiting, self._waiting = self._waiting.values(), {}
+        full: set[object] = set()
+        kept = [one for one in waiting if not one.waiter.done() and not one.is_added(full)]
+        self._waiting = {one.waiter: one for one in kept} | self._waiting
+
+    def close(self, refusal: PenstockError) -> None:
+        """Nobody gets room any more."""
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(refusal.again())
+
+
+class _Waiting(NamedTuple):
+    writer: object
+    add: Callable[[], object]
+    waiter: Any
+
+    def is_added(self, full: set[object]) -> bool:
+        """Whether it does not wait any more; who comes behind another one at a full writer waits too."""
+        if self.writer in full:
+            return False
+        try:
+            self.add()
+        except BufferFull:
+            full.add(self.writer)
+            return False
+        except Exception as error:
+            self.waiter.set_exception(error)
+        return True
 
 
 def set_done(waiter: asyncio.Future[None]) -> None:

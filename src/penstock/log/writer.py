@@ -15,25 +15,21 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.log.appending import drafts_of
-from penstock.log.batch import Batch, Item, Parcel, gather
-from penstock.log.checks import largest_record, record_size
+from penstock.log.batch import Batch, Item, gather, ungathered
+from penstock.log.checks import largest_record, packed
 from penstock.log.columns import RECORD_OVERHEAD_BYTES, Columns
 from penstock.log.epoch_routing import ROUTES_MAX, Routing
 from penstock.log.inlet import TopicInlet
 from penstock.log.partition import OtherEpoch, PartitionLog
-from penstock.log.receipts import (
-    Acknowledgement,
-    Placement,
-    PublishedRow,
-    Receipt,
-    was_told,
-)
+from penstock.log.published import PublishedRow, acknowledge, fail
+from penstock.log.receipts import Placement, Receipt, was_told
 from penstock.log.refusals import buffer_full, interrupted, record_too_large, retention_full
+from penstock.log.sharing import Limits, Parcel
 from penstock.log.tail import TailCache
 from penstock.log.topic import FsyncPolicy, TopicConfig
 from penstock.system import Job, System, Worker
 
-OnCommit = Callable[[Sequence[Receipt | PublishedRow]], None]
+OnCommit = Callable[[Sequence[Receipt], list[PublishedRow]], None]
 
 
 class TopicWriter(TopicInlet):
@@ -71,6 +67,7 @@ class TopicWriter(TopicInlet):
         self.on_roll: Job | None = None
         """Called on the worker after a segment was sealed, before its commit is acknowledged."""
         self._loop = loop
+        self._row_kind = PublishedRow
         self._catch_up = catch_up
         self._routing = Routing(epoch, partitions or len(logs), system)
         self._items: list[Item] = []
@@ -87,6 +84,8 @@ class TopicWriter(TopicInlet):
         """Why nothing is taken now, or None."""
         self._scheduled = False
         self._lingering = False
+        self._shared = False
+        """Whether the last commit had several publishers, or the next one may have."""
         self._unsynced = [0] * len(logs)
         self._sync_scheduled = False
         self._refusing = threading.Lock()
@@ -107,8 +106,14 @@ class TopicWriter(TopicInlet):
         if not self._scheduled or self._lingering:
             self._schedule()
 
-    def add_many(self, columns: Columns, *, durable: bool = False) -> Receipt:
-        """Add a batch of its own, within the limits of a batch; all of it or, raising, none."""
+    def add_many(
+        self, columns: Columns, *, durable: bool = False, at_once: bool = False
+    ) -> Receipt:
+        """Add a batch of its own, within the limits of a batch; all of it or, raising, none.
+
+        With ``at_once`` it is committed in this call where commits are made in this thread and
+        nobody would share it. Who asks for that lets others have a turn, and then calls ``go_on``.
+        """
         receipt = Receipt(self.topic, self._loop)
         receipt.count = len(columns)
         size = columns.byte_size()
@@ -116,9 +121,19 @@ class TopicWriter(TopicInlet):
             # A largest record fits an empty buffer, as it does when it is added alone.
             size -= RECORD_OVERHEAD_BYTES
         self._take(Batch(columns, receipt, size=size, durable=durable, awaited=True), size)
-        if not self._scheduled or self._lingering:
+        if (not self._scheduled or self._lingering) and not (at_once and self._commit_alone()):
             self._schedule()
         return receipt
+
+    def _commit_alone(self) -> bool:
+        lone = not (self._shared or self.config.linger_ms) and self._worker.run_now(self.commit)
+        # Whoever comes before the publisher goes on shares the next commit with it.
+        self._shared = self._shared or lone
+        return lone
+
+    def go_on(self) -> None:
+        """A publisher that committed at once goes on; nobody else has come, or a commit is scheduled."""
+        self._shared = False
 
     def check_sizes(self, pieces: Sequence[Columns]) -> None:
         """RecordTooLarge when a record of the pieces is, before any of them is added."""
@@ -152,6 +167,8 @@ class TopicWriter(TopicInlet):
             self.refusal = refusal
             self._set_room()
 
+    pack = staticmethod(packed)
+
     def abandon_after_fork(self, refusal: PenstockError) -> None:
         """In a forked child: refuse everything. A thread that is gone may have held the lock."""
         self._refusing = threading.Lock()
@@ -184,18 +201,6 @@ class TopicWriter(TopicInlet):
         self.config = config
         self._record_bytes_max = config.record_bytes_max
         self._set_room()
-
-    def _pack(
-        self,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Mapping[str, bytes] | None,
-        timestamp: int | None,
-    ) -> tuple[Item, int]:
-        """Check a record that is not a value alone; the item that stands for it, and its size."""
-        size = record_size(value, key, headers, timestamp)
-        # A copy of what its owner may change.
-        return (value, key, dict(headers) if headers else None, timestamp), size
 
     def _take(self, item: Item, size: int) -> None:
         """Append to the queue if there is room."""
@@ -245,9 +250,11 @@ class TopicWriter(TopicInlet):
     def _ask(self, submit: Callable[[Job], None]) -> None:
         try:
             submit(self.commit)
-        except UsageError as ended:
-            # The loop that would commit is gone for good.
-            self.refuse_from_now_on(ended)
+        except BaseException as error:
+            # Whoever comes next asks again, unless the loop that would commit is gone for good.
+            self._scheduled = self._lingering = False
+            if isinstance(error, UsageError):
+                self.refuse_from_now_on(error)
             raise
         if self._stopped:
             self._fail_late()
@@ -256,38 +263,50 @@ class TopicWriter(TopicInlet):
 
     def commit(self) -> None:
         """Write all that has gathered, and tell."""
+        items, batches = list[Item](), list[Batch]()
         # In this order; see the class.
         self._scheduled = self._lingering = False
         receipt = self._next_receipt()
-        self._committing = receipt.number
-        self._gathered_bytes = 0
-        batches = self._gather(self._take_all(), receipt)
-        self._committing_bytes = sum(batch.size for batch in batches)
-        self._set_room()
-        interruption = self._try_batches(batches) if batches else None
+        try:
+            self._try_items(items, batches, receipt)
+            self._tell(receipt, batches)
+        except BaseException as interruption:
+            # On a loop that commits a signal may end the program: the publishers know before.
+            self._give_up(items, batches, receipt, interrupted(self.topic, interruption))
+            self._tell(receipt, batches)
+            raise
+
+    def _try_items(self, items: list[Item], batches: list[Batch], receipt: Receipt) -> None:
+        """Take and write what has gathered; what was not written fails, and the worker lives on."""
+        try:
+            self._committing = receipt.number
+            self._gathered_bytes = 0
+            items += self._take_all()
+            self._shared = len(items) > 1
+            batches += self._gather(items, receipt)
+            self._committing_bytes = sum(batch.size for batch in batches)
+            self._set_room()
+            if batches:
+                self.commits += 1
+                self._commit_batches(batches)
+        except Exception as error:
+            # No memory, no thread.
+            self._give_up(items, batches, receipt, error)
+
+    def _give_up(
+        self, items: list[Item], batches: list[Batch], receipt: Receipt, error: BaseException
+    ) -> None:
+        if not batches:
+            batches += ungathered(items, receipt)
+            self.accepted += sum(batch.receipt.count for batch in batches)
+        self._fail_rest(batches, error)
+
+    def _tell(self, receipt: Receipt, batches: Sequence[Batch]) -> None:
+        """Those who wait go on. To be told twice changes nothing."""
         self._committing_bytes = 0
         self._set_room()
         self._look_after_rolls()
         self._finish(receipt, batches)
-        if interruption is not None:
-            raise interruption
-
-    def _try_batches(self, batches: Sequence[Batch]) -> BaseException | None:
-        """Write the batches; what was not written fails, and the worker lives on.
-
-        Returns what must go on its way when the publishers know: on a loop that commits, a signal
-        may end the program in the middle.
-        """
-        self.commits += 1
-        try:
-            self._commit_batches(batches)
-        except Exception as error:
-            # No memory, no thread.
-            self._fail_rest(batches, error)
-        except BaseException as interruption:
-            self._fail_rest(batches, interrupted(self.topic, interruption))
-            return interruption
-        return None
 
     def _look_after_rolls(self) -> None:
         """Let retention look whenever a segment was sealed, before more is acknowledged."""
@@ -300,7 +319,7 @@ class TopicWriter(TopicInlet):
         """Sync what a writer of another process left unsynced when it died."""
         if self._logs[partition].poison is None:
             self._try_sync(partition, self._logs[partition])
-            self._on_commit(())
+            self._on_commit((), [])
 
     def _next_receipt(self) -> Receipt:
         """Begin the receipt of the next commit; returns that of this one."""
@@ -342,7 +361,7 @@ class TopicWriter(TopicInlet):
                 self._try_sync(partition, log)
             if self._unsynced[partition] and log.poison is None:
                 self._schedule_sync()
-        self._on_commit(())
+        self._on_commit((), [])
 
     def _try_sync(self, partition: int, log: PartitionLog) -> None:
         try:
@@ -366,7 +385,8 @@ class TopicWriter(TopicInlet):
     def _commit_batches(self, batches: Sequence[Batch]) -> None:
         """Write the batches; those that the partitions of a new epoch refuse are sent anew."""
         routing = self._routing
-        parcels = routing.route(batches)
+        limits = Limits(self.config.batch_records_max, self.config.batch_bytes_max)
+        parcels = routing.route(batches, limits)
         for _ in range(ROUTES_MAX):
             astray = self._commit_parcels(parcels, routing.epoch)
             if not astray:
@@ -374,7 +394,7 @@ class TopicWriter(TopicInlet):
             assert self._catch_up is not None, "only repartition() makes epochs"
             self._catch_up()
             routing = self._routing
-            parcels = routing.route_again(astray)
+            parcels = routing.route_again(astray, limits)
         raise DeadlineExceeded(f"topic {self.topic!r} is repartitioned all the time: try again")
 
     def _commit_parcels(
@@ -384,7 +404,7 @@ class TopicWriter(TopicInlet):
         waiting: list[Job] = []
         astray: list[Parcel] = []
         for partition, mine in parcels.items():
-            records = sum(len(parcel.places) for parcel in mine)
+            records = sum(len(parcel.columns) for parcel in mine)
             sync = self._wants_sync(partition, mine, records)
             job = partial(self._commit_partition, partition, mine, records, sync, epoch, astray)
             if sync:
@@ -417,9 +437,10 @@ class TopicWriter(TopicInlet):
         self._unsynced[partition] = 0 if sync else self._unsynced[partition] + records
         if sync:
             self._unsynced_because.pop(partition, None)
-        for parcel, base_offset in zip(parcels, appended.base_offsets, strict=True):
-            placed = Placement(partition, parcel.places, base_offset, appended.timestamp, sync)
-            self._place(parcel, placed)
+        for parcel, offset in zip(parcels, appended.base_offsets, strict=True):
+            self._caches[partition].add(offset, appended.timestamp, parcel.columns)
+            for batch, placed in parcel.placed(partition, offset, appended.timestamp, sync):
+                self._place(batch, placed)
         if not sync:
             self._schedule_sync()
 
@@ -432,34 +453,24 @@ class TopicWriter(TopicInlet):
         config = self.config
         if config.fsync is FsyncPolicy.EVERY_MESSAGE:
             return True
-        if any(parcel.batch.durable for parcel in parcels):
+        if any(batch.durable for parcel in parcels for batch, _ in parcel.portions):
             return True
         due = self._unsynced[partition] + records >= config.fsync_messages
         return due and config.fsync is FsyncPolicy.EVERY_N_MESSAGES
 
-    def _place(self, parcel: Parcel, placed: Placement) -> None:
-        batch = parcel.batch
+    def _place(self, batch: Batch, placed: Placement) -> None:
         batch.receipt.placements.append(placed)
-        self._caches[placed.partition].add(placed.base_offset, placed.timestamp, parcel.columns)
-        if not batch.waiting:
-            return
-        waiting = dict(batch.waiting)
-        for offset, place in enumerate(placed.places, placed.base_offset):
-            if place in waiting:
-                waiting[place].acknowledgement = Acknowledgement(
-                    self.topic, placed.partition, offset, placed.timestamp, placed.durable
-                )
+        if batch.rows:
+            acknowledge(batch.rows, self.topic, placed)
 
     def _fail(self, partition: int, parcels: Sequence[Parcel], error: BaseException) -> None:
         self._caches[partition].clear()
         self._failures[partition] = (self._committing, error)
-        for parcel in parcels:
-            self._remember(parcel.batch, error)
-            parcel.batch.receipt.errors[partition] = error
-            places = set(parcel.places) if parcel.batch.waiting else ()
-            for place, row in parcel.batch.waiting:
-                if place in places:
-                    row.error = error
+        for batch, places in (portion for parcel in parcels for portion in parcel.portions):
+            self._remember(batch, error)
+            batch.receipt.errors[partition] = error
+            if batch.rows:
+                fail(batch.rows, places, error)
 
     def _remember(self, batch: Batch, error: BaseException) -> None:
         if not batch.awaited and (self._unheard is None or was_told(self._unheard)):
@@ -471,22 +482,19 @@ class TopicWriter(TopicInlet):
         for batch in batches:
             self._remember(batch, error)
             batch.receipt.errors.setdefault(-1, error)
-            for _, row in batch.waiting:
-                row.error = row.error or error
+            fail(batch.rows, range(len(batch.rows)), error)
 
     def _finish(self, receipt: Receipt, batches: Sequence[Batch]) -> None:
-        done: list[Receipt | PublishedRow] = list({receipt, *(one.receipt for one in batches)})
-        for one in done:
-            assert isinstance(one, Receipt)
-            placed = sum(len(placement.places) for placement in one.placements)
-            self.committed += placed
-            self.failed += one.count - placed
+        done = list({receipt, *(one.receipt for one in batches)})
         # Before and after, as a publisher may join the receipt in between.
         self._inherit(receipt)
         receipt.all_durable = not any(self._unsynced)
         for one in done:
-            assert isinstance(one, Receipt)
+            if not one.done:
+                placed = sum(len(placement.places) for placement in one.placements)
+                self.committed += placed
+                self.failed += one.count - placed
             one.done = True
         self._inherit(receipt)
-        done += [row for batch in batches for _, row in batch.waiting]
-        self._on_commit(done)
+        rows = [row for batch in batches for row in batch.rows if row is not None]
+        self._on_commit(done, rows)

@@ -13,14 +13,14 @@ from typing import Any, Self
 
 import msgspec
 
-from penstock.errors import InvalidOption, UsageError
+from penstock.errors import UsageError
 from penstock.log.deadlines import within
 from penstock.log.deletion import delete_topic
 from penstock.log.group_bell import GroupBells
 from penstock.log.group_coordinator import LEASE_SECONDS, GroupCoordinator
 from penstock.log.group_subscription import GroupSubscription
 from penstock.log.lag import PartitionLag, lag_of, topic_state
-from penstock.log.names import check_name
+from penstock.log.names import check_name, place_in
 from penstock.log.queue import WalMessageQueue
 from penstock.log.side_by_side import SideBySide
 from penstock.log.topic import TopicConfig, TopicFile
@@ -92,13 +92,9 @@ class EmbeddedTransport(Transport):
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
         """``log:./data`` and ``memory:``; also ``log:sqlite:./data.db`` and the like."""
-        scheme, _, rest = url.partition(":")
-        if scheme == "memory":
+        if url.partition(":")[0] == "memory":
             return cls("memory:", **options)
-        path = rest.removeprefix("//")
-        if not path:
-            raise InvalidOption(f"{url!r} names no directory: use log:./data", option="url")
-        return cls(path, **options)
+        return cls(place_in(url), **options)
 
     async def open(self) -> None:
         """Start the threads of the queue. Topics are opened on first use."""

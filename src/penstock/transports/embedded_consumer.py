@@ -18,7 +18,7 @@ from penstock.errors import (
 )
 from penstock.log.deadlines import check_seconds
 from penstock.log.group_coordinator import checked_strategy
-from penstock.log.group_ports import Bells, Coordinator
+from penstock.log.group_ports import Bells, Coordinator, OwnWrite
 from penstock.log.group_session import GroupSession
 from penstock.log.group_state import Partitions, TopicPartition
 from penstock.log.names import check_name
@@ -254,14 +254,14 @@ class EmbeddedConsumer(Consumer):
     async def commit_with(
         self,
         done: StreamBatch | Mapping[int, int] | None = None,
-        write: Callable[[], object] | None = None,
+        write: OwnWrite | None = None,
         held: Mapping[int, object] = NOTHING_HELD,
     ) -> None:
         """Commit, and call ``write`` before it, in a thread, while nobody else can own anything.
 
         ``write`` is blocking and makes durable what belongs to the commit. It is called once it is
         certain that the partitions are this member's, and were since :meth:`held` said so; when it raises,
-        nothing is committed.
+        nothing is committed. What it returns is called when the offsets have moved.
         """
         check_opened(self._is_open)
         wanted = self._wanted(done)
@@ -269,7 +269,14 @@ class EmbeddedConsumer(Consumer):
             if self._owned.get(number) is not holding:
                 raise self._fenced(number, "was another member's in between")
         if wanted or write is not None:
-            stands = await self._session.commit(self._keyed(wanted), write=write)
+            moving = None if write is None else _Moving(write)
+            try:
+                own = None if moving is None else moving.write
+                stands = await self._session.commit(self._keyed(wanted), write=own)
+            except BaseException:
+                if moving is not None and moving.done:
+                    self._note(wanted)  # only what comes after it failed, or took too long
+                raise
             self._note({number: stands[TopicPartition(self.topic, number)] for number in wanted})
 
     def held(self, done: StreamBatch | Mapping[int, int] | None = None) -> dict[int, object]:
@@ -454,3 +461,21 @@ class EmbeddedConsumer(Consumer):
                     offset=offset,
                     end=ends[partition],
                 )
+
+
+class _Moving:
+    """Calls the owner's ``write``, and knows afterwards whether the offsets have moved."""
+
+    def __init__(self, write: OwnWrite) -> None:
+        self._write = write
+        self._ending: Callable[[], object] | None = None
+        self.done = False
+
+    def write(self) -> Callable[[], object]:
+        self._ending = self._write()
+        return self._end
+
+    def _end(self) -> None:
+        self.done = True
+        if self._ending is not None:
+            self._ending()

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from penstock.errors import Fenced
+from penstock.log.group_ports import OwnWrite
 from penstock.transports.assignment import OnRevoke
 from penstock.transports.base import check_opened
 from penstock.transports.embedded_consumer import NOTHING_HELD, EmbeddedConsumer, session_maker
@@ -54,7 +55,7 @@ class KvConsumer(EmbeddedConsumer):
     async def commit_with(
         self,
         done: StreamBatch | Mapping[int, int] | None = None,
-        write: Callable[[], object] | None = None,
+        write: OwnWrite | None = None,
         held: Mapping[int, object] = NOTHING_HELD,
     ) -> None:
         """Commit; ``write`` is not supported on a broker."""

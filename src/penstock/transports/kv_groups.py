@@ -26,7 +26,7 @@ from penstock.errors import BrokerFailed, Fenced, NotSupported, SubscriberBusy
 from penstock.log.deadlines import within
 from penstock.log.group_coordinator import LEASE_SECONDS
 from penstock.log.group_member import Member
-from penstock.log.group_ports import Change
+from penstock.log.group_ports import Change, OwnWrite
 from penstock.log.group_state import GroupState, Offsets, TopicPartition, emptied, swept
 from penstock.log.offsets import check_offset
 from penstock.system import System
@@ -203,7 +203,7 @@ class KvCoordinator(BrokerGroup):
         generation: int,
         offsets: Offsets,
         *,
-        write: Callable[[], object] | None = None,
+        write: OwnWrite | None = None,
         backwards: bool = False,
     ) -> dict[TopicPartition, int]:
         """Move offsets forward where the partitions are this member's; else Fenced.

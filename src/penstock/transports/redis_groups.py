@@ -8,14 +8,14 @@ writes the offset at once. Times are those of the server, so the clocks of the m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
 import msgspec
 
 from penstock.decoding import decoder_of
 from penstock.errors import BrokerFailed, Fenced, NotSupported, OffsetOutOfRange, SubscriberBusy
-from penstock.log.group_ports import Change
+from penstock.log.group_ports import Change, OwnWrite
 from penstock.log.group_state import GroupState, Offsets, TopicPartition, swept
 from penstock.transports import redis_scripts as scripts
 from penstock.transports.broker_groups import BrokerGroup
@@ -121,7 +121,7 @@ class RedisGroup(BrokerGroup):
         generation: int,
         offsets: Offsets,
         *,
-        write: Callable[[], object] | None = None,
+        write: OwnWrite | None = None,
         backwards: bool = False,
     ) -> dict[TopicPartition, int]:
         """Move offsets forward, all of them or none, if the partitions are this member's; else Fenced.
