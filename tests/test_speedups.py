@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import WalMessageQueue
+from penstock import Record, WalMessageQueue
 from penstock.hashing import python_fnv1a
 from penstock.log.columns import (
     NULL,
@@ -29,12 +29,21 @@ from penstock.speedups import SWITCH, compiled
 
 ROOT = Path(__file__).parents[1]
 SAME = [
+    "tests/bus/test_bus_conformance.py",
+    "tests/bus/test_in_place.py",
+    "tests/bus/test_room.py",
+    "tests/bus/test_event_queue.py",
+    "tests/bus/test_queue_bounds.py",
+    "tests/bus/test_compiled_way.py",
+    "tests/resilience/test_breaker.py",
     "tests/scaling/test_ring.py",
     "tests/scaling/test_ring_waiting.py",
     "tests/scaling/test_hot_conformance.py",
     "tests/log/test_columns.py",
+    "tests/log/test_fetched.py",
     "tests/log/test_writer.py",
     "tests/log/test_inlet.py",
+    "tests/log/test_published.py",
     "tests/log/test_exact_figures.py",
     "tests/test_hashing.py",
     "tests/scaling/test_short_way.py",
@@ -151,15 +160,32 @@ def test_hashes_are_the_same(key):
 def test_pieces_are_the_same(pieces, before):
     lengths = np.array([NULL if one is None else len(one) for one in pieces], "<u4")
     body = before + b"".join(one for one in pieces if one is not None)
-    assert (
-        compiled.cut(body, len(before), lengths) == python_cut(body, len(before), lengths) == pieces
-    )
+    for buffer in (body, memoryview(body), memoryview(b"ab" + body + b"cd")[2:-2]):
+        found = compiled.cut(buffer, len(before), lengths)
+        assert found == python_cut(buffer, len(before), lengths) == pieces
 
 
 @needs_twin
 def test_lengths_beyond_the_bytes_are_refused():
     with pytest.raises(ValueError, match="beyond the body"):
         compiled.cut(b"abc", 1, np.array([1, 2], "<u4"))
+
+
+@needs_twin
+@pytest.mark.parametrize(
+    ("keys", "values"), [([4], [0]), ([0], [4]), ([NULL - 1], [1]), ([2, 2], [0, 0])]
+)
+def test_records_that_go_beyond_the_bytes_are_refused(keys, values):
+    lengths = [np.array(one, "<u4") for one in (keys, values)]
+    with pytest.raises(ValueError, match="beyond the body"):
+        compiled.records(Record, "orders", 0, 0, 0, {}, b"abc", 0, lengths[0], 0, lengths[1])
+
+
+@needs_twin
+def test_there_are_as_many_keys_as_values():
+    lengths = np.zeros(2, "<u4")
+    with pytest.raises(ValueError, match="as many keys"):
+        compiled.records(Record, "orders", 0, 0, 0, {}, b"", 0, lengths[:1], 0, lengths)
 
 
 @needs_twin

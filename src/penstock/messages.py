@@ -247,7 +247,14 @@ class UntrackedEnvelope(Envelope, gc=False):
 
 def kind_for(message: Any) -> type[Envelope]:
     """The kind of envelope for an event that nobody waits for."""
-    return Envelope if is_tracked(message) else UntrackedEnvelope
+    plain = not is_tracked(message) and stays(type(message))
+    return UntrackedEnvelope if plain else Envelope
+
+
+def stays(kind: type) -> bool:
+    """Whether the objects of a class that hold text and numbers alone can hold nothing else later."""
+    config = getattr(kind, "__struct_config__", None)
+    return config is None or bool(config.frozen)
 
 
 def check_type(kind: type) -> None:

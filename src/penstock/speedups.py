@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 SWITCH = "PENSTOCK_SPEEDUPS"
-REVISION = 2
+REVISION = 10
 """Counts the changes of what the twin has; it stands in both."""
 
 

@@ -37,6 +37,25 @@ def layer(trace: list[str], name: str) -> Any:
 # -------------------------------------------------------------------------------- the pipeline
 
 
+async def test_an_event_whose_layer_is_cancelled_behind_its_handlers_is_done_with(bus):
+    waiting, seen = asyncio.Event(), list[float]()
+
+    async def layer(envelope: Envelope, following: Any) -> Any:
+        await following(envelope)
+        waiting.set()
+        await asyncio.Event().wait()
+
+    bus.use(layer)
+    bus.subscribe(Placed, lambda event: seen.append(event.total))
+    await bus.publish(Placed(1.0))
+    await waiting.wait()
+    for task in list(bus._dispatch.tasks):
+        task.cancel()
+    await turns()
+    statistics = bus.statistics()
+    assert (seen, statistics.events_processed, statistics.events_unsettled) == ([1.0], 1, 0)
+
+
 @pytest.mark.acceptance(135)
 async def test_layers_run_in_the_order_of_registration(bus):
     trace: list[str] = []

@@ -1,7 +1,16 @@
 """The bounds of a lane's queue: what makes room is counted and told, and the marks are apart."""
 
-from penstock.bus.queue import BoundedEventQueue, Overflow
-from penstock.messages import Envelope, Priority
+import pytest
+
+from penstock.bus.bus import MessageBus
+from penstock.bus.intake import QueueOptions
+from penstock.bus.queue import CAPACITY_MAX, BoundedEventQueue, Overflow
+from penstock.errors import InvalidOption
+from penstock.messages import Envelope, Event, Priority
+
+
+class Ping(Event):
+    pass
 
 
 def event(number: int, priority: Priority = Priority.NORMAL) -> Envelope:
@@ -35,3 +44,18 @@ def test_pressure_ends_at_the_low_mark_and_not_before():
     assert changes == [True]
     queue.take()
     assert changes == [True, False]
+
+
+@pytest.mark.parametrize("high_mark", [0.8, 1.0])
+async def test_a_queue_may_be_larger_than_the_memory(high_mark):
+    async with MessageBus(queue=QueueOptions(CAPACITY_MAX, high_mark=high_mark)) as bus:
+        bus.subscribe(Ping, lambda _: None)
+        await bus.publish(Ping())
+        await bus.settle()
+    assert bus.statistics().events_processed == 1
+
+
+@pytest.mark.parametrize("capacity", [0, CAPACITY_MAX + 1, 10**30])
+def test_a_queue_that_cannot_be_is_refused_where_it_is_asked_for(capacity):
+    with pytest.raises(InvalidOption, match="use 1 to"):
+        QueueOptions(capacity)

@@ -24,7 +24,7 @@ from penstock import (
     System,
     topic,
 )
-from penstock.bus.durations import Meter, Meters, Pace
+from penstock.bus.durations import SKIPPED_MAX, Meter, Meters, Pace
 from penstock.observe import (
     METRICS,
     Observer,
@@ -252,6 +252,27 @@ def test_messages_that_come_one_by_one_are_all_counted():
     assert meters.durations()["mixed"].count == 1_000
 
 
+async def test_the_time_in_which_others_use_the_loop_is_not_that_of_handlers():
+    clock = VirtualClock()
+
+    async def others():
+        while True:
+            clock.advance(0.1)
+            await asyncio.sleep(0)
+
+    async with MessageBus() as bus:
+        bus._dispatch.meters = Meters(clock)
+        bus.subscribe(Mixed, lambda _: None)
+        busy = asyncio.ensure_future(others())
+        for number in range(2_000):
+            bus.publish_nowait(Mixed(number))
+        await bus.settle()
+        busy.cancel()
+        durations = bus._dispatch.meters.durations()["mixed"]
+    assert (durations.count, durations.total_seconds) == (2_000, 0)
+    assert clock.monotonic() > 0.1, "the pump lets others use the loop between its turns"
+
+
 @pytest.mark.acceptance(126)
 async def test_without_an_observer_nothing_is_measured():
     async with MessageBus() as bus:
@@ -277,6 +298,49 @@ async def test_without_an_observer_nothing_is_measured():
             await bus.publish(Mixed(number))
         await bus.settle()
     assert reads < 1_000, "quick events are timed together"
+
+
+@pytest.mark.acceptance(123)
+@pytest.mark.parametrize(("handlers", "looked_at"), [(1, 1), (2, 100)])
+async def test_what_is_handled_after_an_observer_has_come_is_measured_though_a_lane_is_busy(
+    handlers, looked_at
+):
+    gate = asyncio.Event()
+    async with MessageBus() as bus:
+        for _ in range(handlers):
+            bus.subscribe(Mixed, lambda _: gate.wait())
+        for number in range(50):
+            bus.publish_nowait(Mixed(number))
+        await asyncio.sleep(0)
+        Observer().watch(bus)
+        for number in range(250):
+            bus.publish_nowait(Mixed(number))
+        gate.set()
+        await bus.settle()
+        assert bus._dispatch.meters is not None
+        assert bus._dispatch.meters.durations()["mixed"].count == 300 - looked_at
+
+
+@pytest.mark.acceptance(123)
+@pytest.mark.parametrize("skip", [0, SKIPPED_MAX])
+async def test_an_event_whose_waiter_leaves_is_measured_once(skip):
+    gate = asyncio.Event()
+    async with MessageBus() as bus:
+        Observer().watch(bus)
+        meters: Any = bus._dispatch.meters
+        bus.subscribe(Mixed, lambda _: gate.wait())
+        gate.set()
+        await bus.publish_and_wait(Mixed(0))
+        gate.clear()
+        meters.of(Mixed).skip = skip
+        waiting = asyncio.ensure_future(bus.publish_and_wait(Mixed(1)))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        gate.set()
+        await bus.settle()
+        assert bus.statistics().events_processed == 2
+        assert meters.durations()["mixed"].count == 2
 
 
 # Both worlds

@@ -24,6 +24,7 @@ from penstock.pressure import (
 )
 from penstock.pressure import ledger as ledger_module
 from penstock.pressure.message_bus import read_lanes
+from penstock.pressure.monitor import STEP_MAX
 from penstock.testing import VirtualClock
 
 NORMAL, WARNING, CRITICAL, SHEDDING = BackpressureState
@@ -50,7 +51,7 @@ class World:
         self.bus = MessageBus(queue=QueueOptions(CAPACITY), system=system)
         self.timers = Timers(self.clock)
         self.monitor = PressureMonitor(self.clock, timers=self.timers)
-        self.monitor.add(lambda: read_lanes(self.bus._intake))
+        self.monitor.add(lambda: read_lanes(self.bus._intake), counted=True)
         self.pressure = MessageBusBackpressure(self.monitor, self.timers, **options)
         self.gate = asyncio.Event()
         self.seen: list[tuple[int, dict[str, str]]] = []
@@ -278,14 +279,14 @@ async def test_without_pressure_most_messages_are_not_looked_at(world):
         looks += 1
         return [Reading("large", 0, 64_000)]
 
-    world.monitor.add(count, stage="large")
-    world.monitor.add(lambda: [Reading("padding", 0, 64_000)])
+    world.monitor.add(count, stage="large", counted=True)
+    world.monitor.add(lambda: [Reading("padding", 0, 64_000)], counted=True)
     asked = 0
     for sequence in range(1, 10_001):
         if sequence >= world.pressure.look_at:
             asked += 1
             await world.pressure.before_publish("orders", sequence=sequence)
-    assert asked == looks == 10
+    assert asked == looks == -(-10_000 // STEP_MAX)
 
 
 @pytest.mark.acceptance(64)

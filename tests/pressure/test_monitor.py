@@ -16,7 +16,7 @@ from penstock.pressure import (
     PressureMonitor,
     Reading,
 )
-from penstock.pressure.monitor import LOOKS_PER_CAPACITY, STEP_MAX
+from penstock.pressure.monitor import LOOKS_PER_CAPACITY, LOOKS_TO_MARK, STEP_MAX
 from penstock.testing import VirtualClock
 
 NORMAL, WARNING, CRITICAL, SHEDDING = BackpressureState
@@ -253,28 +253,58 @@ def test_who_is_told_may_look_again_and_all_see_the_changes_in_order(monitor, ta
 # -- how often it looks
 
 
-@pytest.mark.acceptance(101)
-@pytest.mark.parametrize("capacity", [12_800, 128, 10])
-def test_it_looks_once_for_each_part_of_the_capacity(clock, capacity):
-    monitor = PressureMonitor(clock)
-    monitor.add(tank := Tank("q", capacity))
-    messages = 10_000
+def looks_in_a_row(monitor: PressureMonitor, tank: Tank, messages: int = 10_000) -> int:
+    """How often it looks while so many messages come, as far as they ask."""
+    before = tank.looks
     for sequence in range(1, messages + 1):
         if sequence >= monitor.look_at:
             monitor.look(sequence)
-    assert tank.looks == messages // max(1, capacity // LOOKS_PER_CAPACITY)
+    return tank.looks - before
+
+
+@pytest.mark.acceptance(101)
+@pytest.mark.parametrize("capacity", [12_800, 128, 10])
+def test_near_a_mark_it_looks_once_for_each_part_of_the_capacity(clock, capacity):
+    monitor = PressureMonitor(clock)
+    monitor.add(tank := Tank("q", capacity, int(0.7 * capacity) - 1))
+    assert looks_in_a_row(monitor, tank) == 10_000 // max(1, capacity // LOOKS_PER_CAPACITY)
+
+
+@pytest.mark.acceptance(101)
+@pytest.mark.parametrize("capacity", [4_000, 400, 20])
+def test_far_from_a_mark_it_looks_once_for_each_part_of_the_way(clock, capacity):
+    monitor = PressureMonitor(clock)
+    monitor.add(tank := Tank("q", capacity), counted=True)
+    way = int(0.7 * capacity)
+    assert looks_in_a_row(monitor, tank) == -(-10_000 // max(1, way // LOOKS_TO_MARK))
+
+
+@pytest.mark.parametrize("sources", [1, 2, 7])
+def test_each_message_may_go_to_every_source_and_no_level_is_missed_by_much(clock, sources):
+    monitor = PressureMonitor(clock)
+    tanks = [Tank(f"q{number}", 1_000) for number in range(sources)]
+    for tank in tanks:
+        monitor.add(tank, counted=True)
+    found: dict[BackpressureState, int] = {}
+    for sequence in range(1, 1_001):
+        for tank in tanks:
+            tank.depth = sequence
+        if sequence >= monitor.look_at:
+            found.setdefault(monitor.look(sequence), sequence)
+    late = sources * 1_000 // LOOKS_PER_CAPACITY
+    assert 700 <= found[WARNING] <= 700 + late
 
 
 def test_it_looks_at_least_every_few_thousand_messages(clock):
     monitor = PressureMonitor(clock)
-    monitor.add(Tank("q", 1 << 40))
+    monitor.add(Tank("q", 1 << 40), counted=True)
     monitor.look(1)
     assert monitor.look_at == 1 + STEP_MAX
 
 
 def test_batches_may_jump_over_the_number_that_it_waits_for(clock):
     monitor = PressureMonitor(clock)
-    monitor.add(tank := Tank("q", 12_800))
+    monitor.add(tank := Tank("q", 12_800, 8_900))
     monitor.look(1)
     for sequence in range(1_000, 10_000, 1_000):
         assert sequence >= monitor.look_at
@@ -286,7 +316,7 @@ def test_batches_may_jump_over_the_number_that_it_waits_for(clock):
 def test_no_level_is_missed_by_more_than_a_hundredth_of_the_capacity(clock):
     """The depth grows with every message; the level is found late by less than 1 %."""
     monitor = PressureMonitor(clock)
-    monitor.add(tank := Tank("q", 10_000))
+    monitor.add(tank := Tank("q", 10_000), counted=True)
     found: dict[BackpressureState, int] = {}
     for sequence in range(1, 10_001):
         tank.depth = sequence
@@ -335,6 +365,24 @@ def test_a_new_source_is_looked_at_with_the_next_message(clock):
     monitor.add(Tank("small", 10, 10), stage="lag")
     assert monitor.look_at <= 2
     assert monitor.look(2) is SHEDDING
+
+
+def test_what_others_fill_is_looked_at_soon_however_far_the_mark_is(clock):
+    monitor = PressureMonitor(clock)
+    monitor.add(Tank("q", 12_800))
+    monitor.look(1)
+    assert monitor.look_at == 1 + 100
+
+
+def test_a_stage_that_others_fill_is_looked_at_soon_beside_one_that_is_counted(clock):
+    monitor = PressureMonitor(clock)
+    monitor.add(Tank("q", 1_000_000), counted=True)
+    remove = monitor.add(Tank("imports", 12_800), stage="imports")
+    monitor.look(1)
+    assert monitor.look_at == 1 + 100
+    remove()
+    monitor.look(2)
+    assert monitor.look_at > 1_000
 
 
 async def test_while_there_is_pressure_a_timer_looks(clock, tank):

@@ -34,6 +34,18 @@ class Alarm(Event):
     number: int = 0
 
 
+class Stuck:
+    """A handler that waits, so that its queue fills."""
+
+    def __init__(self):
+        self.gate = asyncio.Event()
+        self.headers = []
+
+    async def __call__(self, event, envelope):
+        self.headers.append(dict(envelope.headers))
+        await self.gate.wait()
+
+
 async def turns(count=20):
     for _ in range(count):
         await asyncio.sleep(0)

@@ -283,6 +283,18 @@ async def test_partitions_before_the_start_and_after_the_stop():
     assert bus.get_scaling_metrics()["dropped"] == 0
 
 
+async def test_a_class_that_is_marked_hot_may_leave_the_hot_path_and_come_back():
+    async with quiet(MessageBus()) as bus:
+        seen: list[int] = []
+        bus.subscribe(Tick, lambda event: seen.append(event.number))
+        for hot in (True, False, True):
+            bus.set_hot(Tick, hot=hot)
+            bus.publish_nowait(Tick("x", len(seen)))
+            assert bool(bus.get_scaling_metrics()["rings"]) is hot
+            await bus.settle()
+        assert seen == [0, 1, 2]
+
+
 # ---------------------------------------------------------------------------------- other threads
 
 

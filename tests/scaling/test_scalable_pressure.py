@@ -7,11 +7,11 @@ import pytest
 
 from penstock.bus.bus import MessageBus
 from penstock.bus.intake import QueueOptions
-from penstock.errors import LimitReached, LoadShed
+from penstock.errors import InvalidOption, LimitReached, LoadShed
 from penstock.pressure.states import BackpressureState, BackpressureThresholds
 from penstock.scaling.bus import ScalableMessageBus
 from penstock.scaling.limits import BusLimits
-from tests.scaling.scalable_world import Alarm, Ordered, Plain, Tick, quiet, turns
+from tests.scaling.scalable_world import Alarm, Ordered, Plain, Stuck, Tick, quiet, turns
 
 # ---------------------------------------------------------------------------------------- limits
 
@@ -89,6 +89,18 @@ async def test_a_changed_limit_holds_for_the_next_publish(system):
         assert bus.statistics().events_processed == 21
 
 
+@pytest.mark.acceptance(6)
+async def test_a_size_that_no_queue_can_have_is_refused_and_nothing_changes(system):
+    async with quiet(MessageBus(system=system)) as bus:
+        before = bus.current_limits
+        with pytest.raises(InvalidOption):
+            bus.reconfigure_limits(before.with_(max_message_queue_size=10**30, max_topics=1))
+        assert bus.current_limits == before
+        for kind in (Plain, Alarm):
+            bus.subscribe(kind, lambda _: None)
+            await bus.publish(kind())
+
+
 @pytest.mark.acceptance(34)
 async def test_messages_per_second(system, clock):
     async with quiet(MessageBus(system=system)) as bus:
@@ -106,18 +118,6 @@ async def test_messages_per_second(system, clock):
 
 
 THRESHOLDS = BackpressureThresholds()
-
-
-class Stuck:
-    """A handler that waits, so that its queue fills."""
-
-    def __init__(self):
-        self.gate = asyncio.Event()
-        self.headers = []
-
-    async def __call__(self, event, envelope):
-        self.headers.append(dict(envelope.headers))
-        await self.gate.wait()
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.bus.delivery import delivery_of
 from penstock.bus.drive import Suspended, begin, was_cancelled
+from penstock.bus.exits import EXITS
 from penstock.bus.timers import PendingCall, Timers
 from penstock.errors import HandlerError, InvalidOption
 from penstock.messages import Envelope
@@ -184,7 +185,11 @@ class Batcher:
             if was_cancelled():
                 raise
             return {0: error} if len(taken) == 1 else None
-        except Exception as error:
+        except GeneratorExit:
+            raise  # nobody goes on with us
+        except EXITS as error:
+            return dict.fromkeys(range(len(taken)), error)  # before it was known which one it was
+        except BaseException as error:
             named = getattr(error, "failed", None) if isinstance(error, BatchFailed) else None
             if named:
                 return dict(named)

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from threading import get_ident
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Self, TypeVar
 
 from penstock.bus.approval import Approval
 from penstock.bus.approvals import Approvals
 from penstock.bus.batching import Batcher, Batching
 from penstock.bus.commands import Commands, raise_failure
-from penstock.bus.delivery import ONE_DONE, Outcome, delivery_of
-from penstock.bus.dispatch import Dispatch
+from penstock.bus.dispatch import Dispatch, drop_notes
 from penstock.bus.encoding import MessageCodec
 from penstock.bus.failures import ErrorCallback, PlainFailures, guarded, log_failed
-from penstock.bus.groups import AtomicGroup
+from penstock.bus.groups import AtomicGroup, grouped
 from penstock.bus.handlers import Filter, Handler, Target
 from penstock.bus.history import EventHistory, event_log_of
-from penstock.bus.intake import (
-    PUBLISH_TIMEOUT_SECONDS,
-    Intake,
-    PressureCallback,
-    QueueOptions,
-    wait_for_outcome,
-)
+from penstock.bus.inlet import BusInlet
+from penstock.bus.intake import PUBLISH_TIMEOUT_SECONDS, Intake, PressureCallback, QueueOptions
 from penstock.bus.journal import JournalLog
 from penstock.bus.middleware import MessageObserver, Middleware
 from penstock.bus.registry import Registry
@@ -35,7 +28,7 @@ from penstock.bus.session import Session
 from penstock.bus.statistics import BusStatistics, StopReport, bus_statistics
 from penstock.bus.timers import Timers
 from penstock.errors import Closed, DeadlineExceeded, UsageError, WouldDeadlock
-from penstock.messages import DEFAULT_SESSION, NORMAL, Command, CommandResult, Envelope, kind_for
+from penstock.messages import DEFAULT_SESSION, NORMAL, Command, CommandResult, Envelope
 from penstock.names import check_label, check_name
 from penstock.system import System
 
@@ -51,7 +44,7 @@ HALT_TIMEOUT_SECONDS = 5.0
 SETTLE_TIMEOUT_SECONDS = 30.0
 
 
-class MessageBus:
+class MessageBus(BusInlet):
     """Commands and events inside one process.
 
     ``async with MessageBus() as bus`` starts it; events that were published before wait for that.
@@ -159,8 +152,12 @@ class MessageBus:
                 async with self._timers.deadline(timeout, "drain the bus"):
                     await self._drain()
             except DeadlineExceeded:
-                logger.warning("bus %r stops with %d events", self.name, self._dispatch.unsettled)
+                logger.warning(
+                    "bus %r stops with %d events", self.name, self._dispatch.counters.unsettled
+                )
         undrained = await self._halt()
+        for envelope in undrained:
+            drop_notes(envelope)
         await self.history.close(orderly=drain)
         async with self._starting:
             await self._close()
@@ -315,6 +312,7 @@ class MessageBus:
         """Wrap a middleware around every event, every command, or both; the first is outermost."""
         if events:
             self._dispatch.middleware.append(middleware)
+            self._registry.touch()
         if commands:
             self._commands.middleware.append(middleware)
 
@@ -333,88 +331,14 @@ class MessageBus:
 
     # Events
 
-    async def publish(
-        self,
-        event: Any,
-        *,
-        session: str = DEFAULT_SESSION,
-        priority: int = NORMAL,
-        headers: Mapping[str, str] | None = None,
-        correlation_id: str | None = None,
-        durable: bool = False,
-        timeout: float = PUBLISH_TIMEOUT_SECONDS,
-    ) -> None:
-        """Queue an event for its handlers; returns when it is queued.
-
-        When the queue is full this waits for room, up to ``timeout``, or does what the bus's
-        ``Overflow`` says. Cancelled while it waits, nothing was queued. With ``durable`` the event
-        is on disk when this returns, and is handled at least once whatever happens then; cancelled
-        while it is written, it may be published all the same.
-        """
-        envelope = self._intake.enclose(
-            event, session, priority, headers, correlation_id, kind_for(event)
-        )
-        if durable:
-            await self.history.publish(envelope, timeout)
-        elif not self._intake.try_now(envelope):
-            await self._intake.admit(envelope, timeout)
-
-    def publish_nowait(
-        self,
-        event: Any,
-        *,
-        session: str = DEFAULT_SESSION,
-        priority: int = NORMAL,
-        headers: Mapping[str, str] | None = None,
-        correlation_id: str | None = None,
-    ) -> None:
-        """Queue an event without waiting, from any thread; BufferFull when there is no room."""
-        intake = self._intake
-        envelope = intake.enclose(
-            event, session, priority, headers, correlation_id, kind_for(event)
-        )
-        if intake.thread != get_ident() or not intake.try_now(envelope):
-            intake.post(envelope)
-
-    async def publish_and_wait(
-        self,
-        event: Any,
-        *,
-        session: str = DEFAULT_SESSION,
-        priority: int = NORMAL,
-        headers: Mapping[str, str] | None = None,
-        correlation_id: str | None = None,
-        timeout: float = PUBLISH_TIMEOUT_SECONDS,
-    ) -> Outcome:
-        """Publish an event and wait until all handlers are done with it.
-
-        The handlers run in the calling task when their lane is free, and always when a handler
-        calls. If the caller is cancelled or the timeout passes, the event stays published: a
-        handler that was interrupted by that is called again.
-        """
-        envelope = self._intake.enclose(event, session, priority, headers, correlation_id)
-        rest = self._intake.begin_in_place(envelope)
-        if rest is None and envelope.settled:
-            return ONE_DONE if envelope.delivery is None else envelope.delivery.outcome()
-        delivery_of(envelope)  # from here on it is noted who is done
-        async with self._timers.deadline(timeout, f"handle an event of {envelope.topic}"):
-            await (self._intake.admit(envelope, timeout) if rest is None else rest)
-            return await wait_for_outcome(envelope)
-
-    @asynccontextmanager
-    async def atomic(
+    def atomic(
         self, *, durable: bool = False, timeout: float = PUBLISH_TIMEOUT_SECONDS
-    ) -> AsyncIterator[AtomicGroup]:
+    ) -> AbstractAsyncContextManager[AtomicGroup]:
         """Publish several events, all or none: those of the block, when it ends without an error.
 
         With ``durable`` a crash leaves all of them or none too.
         """
-        group = AtomicGroup(self._intake)
-        yield group
-        if durable:
-            await group.publish_durably(self.history, timeout)
-        else:
-            group.publish_all()
+        return grouped(self._intake, self.history if durable else None, timeout)
 
     # Commands
 

@@ -98,7 +98,7 @@ class Commands:
             return self._failed(raised.error, Code.HANDLER_ERROR, metadata)
         except Exception as error:
             return self._failed(error, CODES.get(type(error), Code.HANDLER_ERROR), metadata)
-        except asyncio.CancelledError:
+        except BaseException:
             self.counters.failed += 1
             raise
         finally:
@@ -173,6 +173,9 @@ async def call_handler(handler: Handler, envelope: Envelope) -> Any:
         if was_cancelled():
             raise
         raise HandlerRaised(handler, error) from error
+    except BaseException:
+        handler.failed += 1
+        raise
     handler.handled += 1
     return result
 

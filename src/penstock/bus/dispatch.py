@@ -12,13 +12,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context, copy_context
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.bus.batching import Batcher
+from penstock.bus.cells import Counters
 from penstock.bus.delivery import Delivery, Failure, Outcome, delivery_of
-from penstock.bus.drive import begin_event
+from penstock.bus.drive import Suspended, begin_event, current
 from penstock.bus.durations import Meters
+from penstock.bus.exits import EXITS, end_loop
 from penstock.bus.handlers import Handler
 from penstock.bus.middleware import EventMiddleware, chain
 from penstock.bus.registry import Plan, Registry
@@ -50,18 +51,6 @@ class Failures(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Counters:
-    """Events by what became of them."""
-
-    published: int = 0
-    processed: int = 0
-    failed: int = 0
-    filtered: int = 0
-    unhandled: int = 0
-    dropped: int = 0
-
-
 class Dispatch:
     """Runs events through the handlers of one bus."""
 
@@ -70,13 +59,14 @@ class Dispatch:
         self.failures = failures
         self.middleware: list[EventMiddleware] = []
         self.counters = Counters()
-        self.unsettled = 0
         self.batching = True
         """Whether handlers that take lists get more than one event at a time."""
         self.uncounted: dict[Callable[[], int], None] = {}
         """Tell how many events wait that enter the books when they are handled; idle lanes do not."""
         self.tasks: dict[asyncio.Task[Any], Context] = {}
         """What the bus runs, each in its context, which knows the event that is handled."""
+        self.intake: Any = None
+        """Where events come in."""
         self.meters: Meters | None = None
         """How long handlers take, when somebody wants to know."""
         self.on_settled: Callable[[Envelope], None] | None = None
@@ -85,14 +75,16 @@ class Dispatch:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.context = copy_context()
         """Like what the bus was started in; its tasks run in copies of it."""
-        self._idle: list[asyncio.Future[None]] = []
+        self.idle_waiters: list[asyncio.Future[None]] = []
+        self.ending = False
+        """Whether the loop is about to raise what a handler has raised to end it."""
 
     # An event comes in
 
     def accept(self) -> None:
         """Count an event that was queued."""
         self.counters.published += 1
-        self.unsettled += 1
+        self.counters.unsettled += 1
 
     def begin(self, envelope: Envelope) -> Awaitable[None] | None:
         """Call the handlers until one waits; returns what is left to await, None when nothing is."""
@@ -125,6 +117,20 @@ class Dispatch:
         delivery_of(envelope)
         return self._go_on(pending, 0, plan.handlers, envelope)
 
+    def go_on_alone(
+        self, handler: Handler, envelope: Envelope, pending: Suspended
+    ) -> Awaitable[None]:
+        """What is left of an event whose only handler was called, and waits."""
+        return self._go_on(self._finish_call(handler, envelope, pending), 0, (handler,), envelope)
+
+    def end_alone(self, handler: Handler, envelope: Envelope, error: BaseException | None) -> None:
+        """The only handler of an event has returned, or raised."""
+        if error is None:
+            self.succeed(handler, envelope)
+        else:
+            self.fail(handler, envelope, error)
+        self.release(envelope)
+
     def _takers(self, plan: Plan, envelope: Envelope) -> list[Handler]:
         delivery = delivery_of(envelope)
         waiting = [handler for handler in plan.handlers if delivery.wants(handler)]
@@ -136,7 +142,7 @@ class Dispatch:
         try:
             if handler.where is None or handler.where(envelope):
                 return True
-        except Exception as error:
+        except BaseException as error:
             self.fail(handler, envelope, error)
         handler.filtered += 1
         return False
@@ -167,7 +173,7 @@ class Dispatch:
                 pending = begin_event(handler.call_with_envelope, envelope, envelope)
             else:
                 pending = begin_event(handler.function, envelope, envelope.message)
-        except (Exception, asyncio.CancelledError) as error:
+        except BaseException as error:
             self.fail(handler, envelope, error)
             return None
         if pending is not None:
@@ -184,10 +190,10 @@ class Dispatch:
     ) -> None:
         try:
             await pending
-        except Exception as error:
-            self.fail(handler, envelope, error)
-        except asyncio.CancelledError as error:
-            if self.was_interrupted(envelope):
+        except GeneratorExit:
+            raise  # nobody goes on with us
+        except BaseException as error:
+            if self.was_interrupted(envelope, error):
                 if handler.guard is not None:
                     handler.guard.abandoned()
                 raise  # somebody stops us: the lane keeps the event
@@ -229,13 +235,13 @@ class Dispatch:
         delivery = delivery_of(envelope)
         delivery.done.update(handler for handler in handlers if delivery.wants(handler))
 
-    def was_interrupted(self, envelope: Envelope) -> bool:
+    def was_interrupted(self, envelope: Envelope, error: BaseException) -> bool:
         """Whether a handler was cancelled from outside; the event comes again then.
 
         A handler that always cancels the task it runs in looks the same. It fails in the end.
         """
         task = asyncio.current_task()
-        if task is None or not task.cancelling():
+        if not isinstance(error, asyncio.CancelledError) or task is None or not task.cancelling():
             return False
         delivery = delivery_of(envelope)
         delivery.interruptions += 1
@@ -254,9 +260,19 @@ class Dispatch:
             envelope.delivery.done.add(handler)
 
     def fail(self, handler: Handler, envelope: Envelope, error: BaseException) -> None:
-        """A handler raised: let the policy decide, note the failure when it is final."""
+        """A handler raised: let the policy decide, note the failure when it is final.
+
+        What is done about it, is done for the event: what that publishes has it for its cause.
+        """
         handler.failed += 1
-        if self.failures.failed(handler, envelope, error):
+        if isinstance(error, EXITS):
+            end_loop(self, error)
+        before = current.set(envelope)
+        try:
+            taken_over = self.failures.failed(handler, envelope, error)
+        finally:
+            current.reset(before)
+        if taken_over:
             delivery_of(envelope).elsewhere |= {handler}
             return
         delivery = delivery_of(envelope)
@@ -310,10 +326,10 @@ class Dispatch:
             await chain(self.middleware, way.call_handlers)(envelope)
         except HandlersFailed:
             pass  # it is in the books already
-        except Exception as error:
-            self._middleware_failed(envelope, error)
-        except asyncio.CancelledError as error:
-            if self.was_interrupted(envelope):
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            if self.was_interrupted(envelope, error):
                 if way.ended:
                     self._end_way(envelope)
                 raise
@@ -325,6 +341,8 @@ class Dispatch:
     def _middleware_failed(self, envelope: Envelope, error: BaseException) -> None:
         delivery_of(envelope).failures.append(Failure(MIDDLEWARE, error))
         self.failures.broken(MIDDLEWARE, envelope, error)
+        if isinstance(error, EXITS):
+            end_loop(self, error)
 
     def _end_way(self, envelope: Envelope) -> None:
         delivery_of(envelope).passed = True
@@ -344,12 +362,12 @@ class Dispatch:
                 return
             self._close(envelope, delivery)
         envelope.settled = True
-        self.unsettled -= 1
+        self.counters.unsettled -= 1
         if self.on_settled is not None:
             self.on_settled(envelope)
         if delivery is not None:
-            _drop_notes(envelope)
-        if not self.unsettled and self._idle:
+            drop_notes(envelope)
+        if not self.counters.unsettled and self.idle_waiters:
             self.wake_idle()
 
     def _close(self, envelope: Envelope, delivery: Delivery) -> None:
@@ -371,13 +389,13 @@ class Dispatch:
     def drop(self, envelope: Envelope) -> None:
         """An event left the queue without being handled."""
         self.counters.dropped += 1
-        self.unsettled -= 1
+        self.counters.unsettled -= 1
         envelope.settled = True
         if envelope.delivery is not None:
             envelope.delivery.resolve(Outcome(0, dropped=True))
         if self.on_settled is not None:
             self.on_settled(envelope)
-        _drop_notes(envelope)
+        drop_notes(envelope)
         self.wake_idle()
 
     # Waiting for all
@@ -395,7 +413,7 @@ class Dispatch:
     @property
     def busy(self) -> bool:
         """Whether something is left to be done."""
-        return bool(self.unsettled or self.uncounted)
+        return bool(self.counters.unsettled or self.uncounted)
 
     def uncounted_events(self) -> int:
         """Events that wait in rings and are in no book yet."""
@@ -405,21 +423,21 @@ class Dispatch:
         """Return when nothing is unsettled."""
         while self.busy:
             waiter = asyncio.get_running_loop().create_future()
-            self._idle.append(waiter)
+            self.idle_waiters.append(waiter)
             try:
                 await waiter
             finally:
-                if waiter in self._idle:
-                    self._idle.remove(waiter)
+                if waiter in self.idle_waiters:
+                    self.idle_waiters.remove(waiter)
 
     def wake_idle(self) -> None:
         """Tell who waits for that, when nothing is left to be done."""
         if self.busy:
             return
-        for waiter in self._idle:
+        for waiter in self.idle_waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        self._idle.clear()
+        self.idle_waiters.clear()
 
 
 class Way:
@@ -474,7 +492,7 @@ async def _both(pending: Awaitable[Any], others: asyncio.Task[None] | None) -> N
         raise
 
 
-def _drop_notes(envelope: Envelope) -> None:
-    """Notes lead to errors, those to frames, and they to the envelope: a ring that nobody would find."""
+def drop_notes(envelope: Envelope) -> None:
+    """Notes lead to errors and so to frames, a lane to its bus; those may lead back: a ring that nobody would find."""
     if envelope.__class__ is UntrackedEnvelope:
-        envelope.delivery = None
+        envelope.delivery = envelope.lane = None

@@ -10,18 +10,20 @@ Each call has a context of its own: a context variable that a handler sets ends 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from inspect import isawaitable
 from types import CoroutineType, coroutine
 from typing import Any, TypeVar
 
+from penstock.bus.cells import Slip
 from penstock.messages import Envelope
 
 Result = TypeVar("Result")
 
-current: ContextVar[Envelope | None] = ContextVar("penstock_current_envelope", default=None)
+current: ContextVar[Envelope | Slip | None] = ContextVar("penstock_current_envelope", default=None)
+"""What is handled: its envelope, or the slip that stands for it."""
 
 RETURNED = object()
 """Stands for what a handler waits for when it has returned."""
@@ -29,7 +31,8 @@ RETURNED = object()
 
 def current_envelope() -> Envelope | None:
     """The envelope of the message that the calling code handles; None outside of handlers."""
-    return current.get()
+    found = current.get()
+    return found.envelope() if isinstance(found, Slip) else found
 
 
 class Suspended:
@@ -89,7 +92,7 @@ def _begin(function: Callable[[Any], Any], envelope: Envelope, argument: Any, he
     if type(result) is not CoroutineType:
         if result is None or not isawaitable(result):
             return result
-        result = _wait_for(result)
+        result = wait_for(result)
     try:
         yielded = result.send(None)
     except StopIteration as stop:
@@ -113,10 +116,20 @@ def _begin_event(
     if type(result) is not CoroutineType:
         if result is None or not isawaitable(result):
             return None
-        result = _wait_for(result)
+        result = wait_for(result)
     # Unlike send, this needs no StopIteration to tell that the handler has returned.
     yielded = next(result.__await__(), RETURNED)
     return None if yielded is RETURNED else Suspended(result, yielded, here)
+
+
+def rest_of(result: Any) -> Awaitable[Any] | None:
+    """Drive what a handler has returned until it ends or waits; what is left to await, None when nothing is."""
+    if type(result) is not CoroutineType:
+        if not isawaitable(result):
+            return None
+        result = wait_for(result)
+    yielded = next(result.__await__(), RETURNED)
+    return None if yielded is RETURNED else carry_on(result, yielded)
 
 
 def was_cancelled() -> bool:
@@ -125,5 +138,10 @@ def was_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def _wait_for(awaitable: Any) -> Any:
+async def nothing() -> None:
+    """Nothing is left to await here: the event waits for a retry, or in a batch."""
+
+
+async def wait_for(awaitable: Any) -> Any:
+    """Await something, as a coroutine."""
     return await awaitable

@@ -3,13 +3,14 @@
 Events that are handled quickly, one after the other, are timed together, and each counts with the
 mean of its neighbours. As soon as some take long they are timed one by one, until many in a row were
 quick. So a slow event is not lost among quick ones. Messages that do not follow each other, as
-commands, are timed one by one; of quick ones one in 32 is, and counts for the others too.
+commands, are timed one by one; of quick ones one in 64 is, and counts for the others too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from penstock.bus.cells import MeterCells
 from penstock.bus.histogram import Durations, Histogram
 from penstock.messages import marks_of
 from penstock.system import Clock
@@ -19,7 +20,7 @@ SLOW_SECONDS = 20e-6
 QUICK_EVENTS = 64
 """So many quick ones in a row are timed together from then on."""
 TOGETHER_MAX = 100
-SKIPPED_MAX = 31
+SKIPPED_MAX = 63
 """So many quick ones that come one by one are not timed between two that are."""
 STANDS_OUT = 8
 """One of a batch was slow when the batch took so many times what is usual."""
@@ -27,19 +28,20 @@ TOPICS_MAX = 10_000
 OTHER_TOPICS = "(others)"
 
 
-class Meter:
-    """The durations of one topic. Used by one event loop."""
+class Meter(MeterCells):
+    """The durations of one topic. Used by one event loop.
 
-    __slots__ = ("_stood_out", "_usual", "histogram", "quick", "skip", "skipped")
+    ``skipped`` are the messages that came one by one and were not timed since one was, ``skip`` is how
+    many that may be: none while they are slow.
+    """
+
+    __slots__ = ("_stood_out", "_usual", "histogram", "quick")
 
     def __init__(self) -> None:
+        super().__init__()
         self.histogram = Histogram()
         self.quick = 0
         """Events since the last slow one."""
-        self.skipped = 0
-        """Messages that came one by one and were not timed since one was."""
-        self.skip = 0
-        """How many that may be; none while they are slow."""
         self._usual = 0.0
         self._stood_out = False
 
@@ -65,6 +67,10 @@ class Meter:
         self.skip = SKIPPED_MAX if self.quick >= QUICK_EVENTS else 0
         self._usual = seconds
         self.histogram.add(seconds, count)
+
+    def forget_skipped(self) -> None:
+        """One that was not timed has not been handled."""
+        self.skipped = max(0, self.skipped - 1)
 
     def durations(self) -> Durations:
         """What was measured so far; those that were not timed count as is usual."""
@@ -129,10 +135,10 @@ class Pace:
 
     __slots__ = ("_at", "_counted", "_meter", "_now")
 
-    def __init__(self, meters: Meters, kind: type) -> None:
+    def __init__(self, meters: Meters, kind: type, handled: int = 0) -> None:
         self._meter = meters.of(kind)
         self._now = meters.now
-        self._counted = 0
+        self._counted = handled
         self._at = self._now()
 
     def next(self, handled: int, most: int) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.bus.history import EventHistory
@@ -71,3 +72,16 @@ class AtomicGroup:
         for envelope, lane in zip(envelopes, lanes, strict=True):
             if not lane.queue.has_room_for(needed[lane], extra):
                 raise full(envelope)
+
+
+@asynccontextmanager
+async def grouped(
+    intake: Intake, history: EventHistory | None, timeout: float
+) -> AsyncIterator[AtomicGroup]:
+    """A group for the length of a block; with a history it is written there when the block has ended well."""
+    group = AtomicGroup(intake)
+    yield group
+    if history is not None:
+        await group.publish_durably(history, timeout)
+    else:
+        group.publish_all()

@@ -5,11 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
 
 from penstock.bus.drive import begin
 from penstock.errors import InvalidOption, UsageError
 from penstock.messages import DEFAULT_SESSION, Envelope, Priority, dotted_name
+
+if TYPE_CHECKING:
+    from penstock.bus.lane import Lane
 
 CONCURRENCY_MAX = 10_000
 
@@ -31,6 +35,10 @@ class Guard(Protocol):
 
     def admits(self, envelope: Envelope) -> bool:
         """Whether the handler may be called now. After a yes one of the other calls must follow."""
+        ...
+
+    def began(self) -> None:
+        """A call was made without asking, while it was clear; what becomes of it follows."""
         ...
 
     def succeeded(self) -> None:
@@ -77,6 +85,8 @@ class Handler:
     """Messages that ``where`` kept away."""
     wants_envelope: bool = False
     """Whether the function takes the envelope beside the message."""
+    known_to: WeakSet[Lane] = field(default_factory=WeakSet)
+    """Lanes that call it without asking who is to be called, until it is closed."""
 
     def __post_init__(self) -> None:
         self.name = self.name or _name_of(self.function)
@@ -118,6 +128,9 @@ class Handler:
         if self.remove is not None:
             self.remove(self)
             self.remove = None
+            for lane in self.known_to:
+                lane.forget()
+            self.known_to.clear()
 
 
 def _check(function: Callable[..., Any], target: object) -> None:

@@ -58,11 +58,13 @@ class Histogram:
 
     def add(self, seconds: float, weight: int = 1) -> None:
         """Count a duration, so many times; what is below zero counts as zero, should a clock go back."""
-        seconds = min(max(0.0, seconds), SECONDS_MAX)
+        if not 0.0 <= seconds <= SECONDS_MAX:
+            seconds = min(max(0.0, seconds), SECONDS_MAX)
         self.buckets[int(seconds * NANOSECONDS).bit_length()] += weight
         self.count += weight
         self.total += seconds * weight
-        self.longest = max(self.longest, seconds)
+        if seconds > self.longest:
+            self.longest = seconds
 
     def quantile(self, share: float) -> float:
         """About how many seconds this share of the durations stayed below; 0 when there are none."""

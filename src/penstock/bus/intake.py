@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -13,9 +12,10 @@ from functools import partial
 from threading import Lock, get_ident
 from typing import Any, Protocol
 
-from penstock.bus.delivery import Failure, Outcome, delivery_of
+from penstock.bus.cells import IntakeCells, opened
+from penstock.bus.delivery import ONE_DONE, Delivery, Failure, Outcome, delivery_of
 from penstock.bus.dispatch import Dispatch
-from penstock.bus.drive import current
+from penstock.bus.drive import current, current_envelope, nothing, wait_for
 from penstock.bus.event_log import EventRecorder
 from penstock.bus.handlers import Filter
 from penstock.bus.lane import Lane
@@ -24,6 +24,7 @@ from penstock.bus.queue import (
     HIGH_MARK,
     LOW_MARK,
     QUEUE_MAX,
+    WAITING,
     BoundedEventQueue,
     Overflow,
     check_bounds,
@@ -39,7 +40,7 @@ from penstock.messages import (
     check_type,
     marks_of,
 )
-from penstock.system import System
+from penstock.system import OsClock, System
 
 logger = logging.getLogger("penstock.bus")
 
@@ -78,12 +79,14 @@ class Spread(Protocol):
         ...
 
 
-class Intake:
+class Intake(IntakeCells):
     """Takes messages for one bus. Everything but :meth:`post` belongs to the bus's loop."""
 
     def __init__(
         self, dispatch: Dispatch, timers: Timers, options: QueueOptions, system: System
     ) -> None:
+        super().__init__()
+        self.done = ONE_DONE
         self.dispatch = dispatch
         self.timers = timers
         self.options = options
@@ -102,15 +105,31 @@ class Intake:
         """Keeps every event that is queued, when the bus has an event log."""
         self.elsewhere: Callable[[Envelope], bool] | None = None
         """Takes events of other threads that are not for a lane, as those of a durable topic."""
+        self.on_unpublished: Callable[[int], object] = lambda _: None
+        """Told how many events came that nobody has just published on the loop of the bus."""
         self.now_ms = system.clock.time_ms
-        self._sequence = itertools.count(1)
+        self.real_time = type(system.clock) is OsClock
         self._loop: asyncio.AbstractEventLoop | None = None
         self.thread: int | None = None
+        self.thread_here = 0
+        """The same for the twin, and 0 while there is none."""
         self.running = False
         self._closed = False
         self._lock = Lock()
         self._inbox: deque[Envelope] = deque()
         self._inbox_seen = True
+        self._let_in()
+
+    def _let_in(self) -> None:
+        """What the twin looks at before it takes an event in, beside what stands here."""
+        dispatch = self.dispatch
+        dispatch.intake = self
+        self.current, self.wait_for = current, wait_for
+        self.changes = dispatch.registry.changes
+        self.counters = dispatch.counters
+        self.middleware = dispatch.middleware
+        self.open_batches = dispatch.open_batches
+        self.idle_waiters = dispatch.idle_waiters
 
     # Life
 
@@ -118,7 +137,7 @@ class Intake:
         """Let the lanes run on the running loop, with what was queued before."""
         with self._lock:
             self._loop = self.dispatch.loop = asyncio.get_running_loop()
-            self.thread = get_ident()
+            self.thread = self.thread_here = get_ident()
         self.dispatch.context = copy_context()
         self.running = True
         for lane in self.all_lanes():
@@ -160,12 +179,11 @@ class Intake:
             priority = check_priority(priority)
         cause = current.get()
         if cause is None and headers is None and correlation_id is None:
-            return kind(
-                message, next(self._sequence), self.now_ms(), self.origin, session, priority
-            )
+            return kind(message, self.next_number(), self.now_ms(), self.origin, session, priority)
+        cause = None if cause is None else opened(cause)
         return Envelope(
             message,
-            next(self._sequence),
+            self.next_number(),
             self.now_ms(),
             self.origin,
             session,
@@ -179,17 +197,11 @@ class Intake:
         self, message: Any, session: str = DEFAULT_SESSION, priority: int = NORMAL
     ) -> Envelope:
         """An envelope for a message that was published before: observers have seen it, and marked it."""
-        return Envelope(
-            message, next(self._sequence), self.now_ms(), self.origin, session, priority
-        )
-
-    def next_number(self) -> int:
-        """A number for a message that has none yet; it is younger than all that have one."""
-        return next(self._sequence)
+        return Envelope(message, self.next_number(), self.now_ms(), self.origin, session, priority)
 
     def is_nested(self) -> bool:
         """Whether a handler of this bus calls, which must not wait for its own lane."""
-        cause = current.get()
+        cause = current_envelope()
         return cause is not None and cause.origin == self.origin and not is_settled(cause)
 
     # Queueing
@@ -239,8 +251,9 @@ class Intake:
         return True
 
     def offer(self, envelope: Envelope, extra: int = 0) -> bool:
-        """Queue the event if there is room; what a filter refuses counts as taken."""
+        """Queue an event that the bus makes, if there is room; what a filter refuses counts as taken."""
         self.check_open()
+        self.on_unpublished(1)
         return not self.accepts(envelope) or self._offer(envelope, extra)
 
     def _offer(self, envelope: Envelope, extra: int = 0) -> bool:
@@ -265,7 +278,7 @@ class Intake:
             return False
         dispatch = self.dispatch
         dispatch.counters.published += 1
-        dispatch.unsettled += 1
+        dispatch.counters.unsettled += 1
         if self.recorder is not None:
             self.recorder.note(envelope)
         if lane.pumps == lane.suspended:
@@ -296,7 +309,11 @@ class Intake:
                 envelope.lane = None
 
     def admit_nowait(self, envelope: Envelope) -> None:
-        """Queue the event now, or raise BufferFull. On the loop of the bus."""
+        """Queue an event that comes again, or raise BufferFull. On the loop of the bus."""
+        self._admit_nowait(envelope)
+        self.on_unpublished(1)
+
+    def _admit_nowait(self, envelope: Envelope) -> None:
         self.check_open()
         if self.accepts(envelope):
             self.queue(envelope)
@@ -322,10 +339,10 @@ class Intake:
             return None
         dispatch = self.dispatch
         dispatch.counters.published += 1
-        dispatch.unsettled += 1
+        dispatch.counters.unsettled += 1
         if self.recorder is not None:
             self.recorder.note(envelope)
-        return lane.begin_in_place(envelope) or (None if envelope.settled else _nothing())
+        return lane.begin_in_place(envelope) or (None if envelope.settled else nothing())
 
     # Events that are in the log
 
@@ -351,6 +368,7 @@ class Intake:
         """Queue an event that was counted before."""
         lane = self.lane_of(envelope)
         lane.queue.offer(envelope, NO_BOUND)
+        self.on_unpublished(1)
         lane.wake()
 
     # Other threads
@@ -358,7 +376,7 @@ class Intake:
     def post(self, envelope: Envelope) -> None:
         """Queue the event from any thread."""
         if self.thread == get_ident():
-            self.admit_nowait(envelope)
+            self._admit_nowait(envelope)
             return
         check_type(envelope.message.__class__)
         with self._lock:
@@ -395,6 +413,7 @@ class Intake:
             self._inbox_seen = True
         for envelope in arrived:
             self._take_in(envelope)
+        self.on_unpublished(len(arrived))
 
     def _take_in(self, envelope: Envelope) -> None:
         """Queue an event that was accepted: nobody is there to hear that it found no room."""
@@ -446,9 +465,6 @@ class Intake:
             callback(topic, started)
 
 
-WAITING = (Overflow.WAIT, Overflow.ADAPTIVE_RATE_LIMIT)
-
-
 def full(envelope: Envelope) -> BufferFull:
     """The error for an event that found no room."""
     return BufferFull(
@@ -469,19 +485,15 @@ def check_priority(priority: int) -> Priority:
         ) from None
 
 
-async def _nothing() -> None:
-    """Nothing is left to await here: the event waits for a retry, or in a batch."""
-
-
 def is_settled(envelope: Envelope) -> bool:
     """Whether all is done with an event, also when middleware passed on another envelope."""
     return envelope.settled or (envelope.delivery is not None and envelope.delivery.open < 1)
 
 
-async def wait_for_outcome(envelope: Envelope) -> Outcome:
-    """Wait until all handlers are done with an event."""
-    if not is_settled(envelope):
+async def wait_for_outcome(envelope: Envelope, notes: Delivery) -> Outcome:
+    """Wait until all handlers are done with an event, which may have dropped the notes on it then."""
+    if not (envelope.settled or notes.open < 1):
         waiter: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        delivery_of(envelope).waiters.append(waiter)
+        notes.waiters.append(waiter)
         return await waiter
-    return delivery_of(envelope).outcome()
+    return notes.outcome()

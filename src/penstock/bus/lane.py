@@ -10,22 +10,21 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
-from inspect import isawaitable
-from types import CoroutineType
+from typing import Any
 
-from penstock.bus.delivery import delivery_of
+from penstock.bus.cells import LaneCells
+from penstock.bus.delivery import Delivery, delivery_of
 from penstock.bus.dispatch import Dispatch
-from penstock.bus.drive import current
-from penstock.bus.durations import Meter, Meters, Pace, Stopwatch
+from penstock.bus.drive import Suspended, current, nothing, rest_of
+from penstock.bus.durations import Meter, Pace, Stopwatch
 from penstock.bus.handlers import Handler
 from penstock.bus.queue import BoundedEventQueue
-from penstock.messages import DEFAULT_SESSION, Envelope, key_reader
+from penstock.bus.turns import TURN_EVENTS, Turns
+from penstock.messages import DEFAULT_SESSION, Envelope, key_reader, stays
+from penstock.speedups import compiled
 
-TURN_EVENTS = 100
-"""How many events a pump handles before it lets others use the loop."""
 
-
-class Lane:
+class Lane(LaneCells):
     """Events of one class, handled in order; at most ``concurrency`` of them at once.
 
     With more than one at once, events of one key still stay in order.
@@ -45,7 +44,17 @@ class Lane:
         """Whether others have taken over."""
         self.pumps = 0
         self.suspended = 0
-        self._meter: Meter | None = None
+        self.short = type(self) is Lane and stays(kind)
+        """Whether the twin may put events into it, and take them out, as far as they are the usual ones."""
+        self.plain: Handler | None = None
+        """The handler to which events go as they come, if there is one."""
+        self.version = -1
+        """The version of the registry for which that is so."""
+        self.intake = dispatch.intake
+        self.turn_events = TURN_EVENTS
+        """How many events the twin may handle before others use the loop."""
+        self.meter: Meter | None = None
+        """What times the events that somebody waits for; found with the first of them."""
         self._room: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self._key = key_reader(kind)
         self._busy: dict[object, deque[Envelope]] = {}
@@ -77,11 +86,11 @@ class Lane:
         """Handle an event in the calling task; only while the lane is idle, or for a handler."""
         self.pumps += 1
         dispatch = self.dispatch
-        meter, watch = self._meter, None
+        meter, watch = self.meter, None
         if meter is not None and meter.skipped < meter.skip:
-            meter.skipped += 1  # as meters.stopwatch does, without a call
+            meter.skipped += 1  # as stopwatch does, without a call
         elif dispatch.meters is not None:
-            watch = self._stopwatch(dispatch.meters)
+            watch = self.stopwatch()
         try:
             rest = dispatch.begin_waited(envelope)
         except BaseException:
@@ -99,13 +108,52 @@ class Lane:
     ) -> None:
         try:
             if rest is not None:
-                await self._wait(envelope, rest)
+                await self.wait(envelope, rest)
             if self.kind in self.dispatch.open_batches:
                 await self._flush_batches()
         finally:
+            self._end_in_place(envelope, watch)
+            self._leave()
+
+    def _end_in_place(self, envelope: Envelope, watch: Stopwatch | None) -> None:
+        """Time the event, unless it was put back: then it is timed when it is handled again."""
+        again = bool(self._ready) and self._ready[0] is envelope
+        if watch is not None and not again:
+            watch.stop()
+        elif again and watch is None and self.meter is not None:
+            self.meter.forget_skipped()
+
+    def look_up(self) -> None:
+        """Find out to whom the events go as they come."""
+        self.plain = self.dispatch.plain_handler(self.kind)
+        if self.plain is not None:
+            self.plain.known_to.add(self)
+        self.version = self.dispatch.registry.version
+
+    def forget(self) -> None:
+        """The handler may be closed, and let go, before another event comes."""
+        self.plain, self.version = None, -1
+
+    def go_on_in_place(
+        self,
+        handler: Handler,
+        envelope: Envelope,
+        pending: tuple[Any, ...] | None,
+        error: BaseException | None,
+        watch: Stopwatch | None,
+    ) -> tuple[Envelope, Delivery, Awaitable[None] | None]:
+        """Go on where the twin has called the handler of :attr:`plain` in place, and it was not plain."""
+        notes, rest = delivery_of(envelope), None
+        if pending is not None:
+            rest = self.dispatch.go_on_alone(handler, envelope, Suspended(*pending))
+        else:
+            self.dispatch.end_alone(handler, envelope, error)
+        if rest is None and self.kind not in self.dispatch.open_batches:
             if watch is not None:
                 watch.stop()
             self._leave()
+            return envelope, notes, None if envelope.settled else nothing()
+        return envelope, notes, self._go_on_in_place(envelope, rest, watch)
 
     # The pump
 
@@ -115,46 +163,60 @@ class Lane:
                 plain = self.dispatch.plain_handler(self.kind)
                 if plain is None:
                     await self._run()
+                elif compiled is not None and self._may_take_turns():
+                    await Turns(self, plain).run()
                 elif not await self._run_plain(plain):
                     return  # a new pump starts, in a clean context
+                if self.has_work:
+                    # The handlers have changed. Where each event does that, no turn would ever be over.
+                    await self.end_turn()
         finally:
             self._leave()
+
+    def _may_take_turns(self) -> bool:
+        """Whether the twin can run the lane: nobody else does, and nobody is told of each event."""
+        return self.short and self.pumps == 1 and self.dispatch.on_settled is None
 
     async def _run(self) -> None:
         """Handle events until none is left."""
         handled = 0
-        pace = self._pace()
+        pace = self.pace()
         stop = TURN_EVENTS if pace is None else pace.next(0, TURN_EVENTS)
-        while (envelope := self._take()) is not None:
+        while (envelope := self.take()) is not None:
             if self._room:
                 self.make_room()
             rest = self.dispatch.begin(envelope)
             if rest is not None:
-                await self._wait(envelope, rest)
+                await self.wait(envelope, rest)
             handled += 1
             if handled == stop:
-                stop = await self._look_up(handled, pace)
+                pace = pace or self.pace(handled)  # somebody may want to know since
+                stop = await self.look_at_clock(handled, pace)
             if not self.has_work and self.kind in self.dispatch.open_batches:
                 await self._flush_batches()
         if pace is not None:
             pace.note(handled)
 
-    def _pace(self) -> Pace | None:
-        """What times the events of a pump; None when nobody measures."""
+    def pace(self, handled: int = 0) -> Pace | None:
+        """What times the events of a pump, those after so many; None when nobody measures."""
         meters = self.dispatch.meters
-        return None if meters is None else Pace(meters, self.kind)
+        return None if meters is None else Pace(meters, self.kind, handled)
 
-    def _stopwatch(self, meters: Meters) -> Stopwatch | None:
-        self._meter = meters.of(self.kind)
+    def stopwatch(self) -> Stopwatch | None:
+        """What times the next event that somebody waits for; None when that one is not timed."""
+        meters = self.dispatch.meters
+        if meters is None:
+            return None
+        self.meter = meters.of(self.kind)
         return meters.stopwatch(self.kind)
 
-    async def _look_up(self, handled: int, pace: Pace | None) -> int:
+    async def look_at_clock(self, handled: int, pace: Pace | None) -> int:
         """Look at the clock, let others use the loop; after which event that comes again."""
         if pace is not None:
             pace.note(handled)
         end = handled - handled % TURN_EVENTS + TURN_EVENTS
         if handled % TURN_EVENTS == 0:
-            await self._end_turn()
+            await self.end_turn()
             if pace is not None:
                 pace.go_on()
         return end if pace is None else pace.next(handled, end)
@@ -169,11 +231,11 @@ class Lane:
         function, guard, version = handler.function, handler.guard, registry.version
         take, ready, room = self.queue.take, self._ready, self._room
         handled = good = 0
-        pace = self._pace()
+        pace = self.pace()
         stop = TURN_EVENTS if pace is None else pace.next(0, TURN_EVENTS)
         try:
             while registry.version == version and self.running:
-                envelope = self._take() if ready else take()
+                envelope = self.take() if ready else take()
                 if envelope is None:
                     break
                 handled += 1
@@ -182,7 +244,7 @@ class Lane:
                 if envelope.delivery is not None or envelope.session is not DEFAULT_SESSION:
                     rest = dispatch.begin(envelope)
                     if rest is not None:
-                        await self._wait(envelope, rest)
+                        await self.wait(envelope, rest)
                 elif (asked := guard is not None and not guard.clear) and not handler.admits(
                     envelope
                 ):
@@ -193,14 +255,12 @@ class Lane:
                     before = copy_context()
                     try:
                         result = function(envelope.message)
-                        if type(result) is CoroutineType or (
-                            result is not None and isawaitable(result)
-                        ):
-                            await result
-                    except (Exception, asyncio.CancelledError) as error:
-                        self._note_good(handler, good)
-                        good = 0
-                        self._failed(handler, envelope, error, asked=asked)
+                        if result is not None and (rest := rest_of(result)) is not None:
+                            good = self.note_good(handler, good)
+                            await rest
+                    except BaseException as error:
+                        good = self.note_good(handler, good)
+                        self.failed(handler, envelope, error, asked=asked)
                     else:
                         if asked:
                             dispatch.succeed(handler, envelope)
@@ -213,35 +273,37 @@ class Lane:
                     except Exception:  # values that cannot be compared, as arrays: they differ
                         return False
                 if handled == stop:
-                    self._note_good(handler, good)
-                    good = 0
-                    stop = await self._look_up(handled, pace)
+                    good = self.note_good(handler, good)
+                    stop = await self.look_at_clock(handled, pace)
         finally:
-            self._note_good(handler, good)
+            self.note_good(handler, good)
             if pace is not None:
                 pace.note(handled)
         current.set(None)
         return True
 
-    def _note_good(self, handler: Handler, count: int) -> None:
-        """Calls that went well, made while the guard had nothing to say."""
+    def note_good(self, handler: Handler, count: int) -> int:
+        """Calls that went well, made while the guard had nothing to say; how many are left to note."""
         handler.handled += count
         if count and handler.guard is not None:
             handler.guard.passed(count)
+        return 0
 
-    def _failed(
+    def failed(
         self, handler: Handler, envelope: Envelope, error: BaseException, *, asked: bool
     ) -> None:
+        if isinstance(error, GeneratorExit):
+            raise error  # nobody goes on with us
         if handler.guard is not None and not asked:
-            handler.guard.admits(envelope)  # it hears of the outcome of calls that it knows of
-        if isinstance(error, asyncio.CancelledError) and self.dispatch.was_interrupted(envelope):
+            handler.guard.began()  # it hears of the outcome of calls that it knows of
+        if self.dispatch.was_interrupted(envelope, error):
             if handler.guard is not None:
                 handler.guard.abandoned()
             self._put_back(envelope, claimed=False)
             raise error
         self.dispatch.fail(handler, envelope, error)
 
-    async def _wait(self, envelope: Envelope, rest: Awaitable[None]) -> None:
+    async def wait(self, envelope: Envelope, rest: Awaitable[None]) -> None:
         """A handler waits: let another pump go on if the class allows, but not with its key."""
         claimed = self._key is not None and self._claim(envelope)
         self.suspended += 1
@@ -265,12 +327,16 @@ class Lane:
         finally:
             self.suspended -= 1
 
-    async def _end_turn(self) -> None:
+    async def end_turn(self) -> None:
         self.make_room()
         await asyncio.sleep(0)
 
     def _leave(self) -> None:
         self.pumps -= 1
+        self.left()
+
+    def left(self) -> None:
+        """Somebody has ended work: tell who waits for that, and go on with what is left."""
         has_work = self._ready or len(self.queue)
         if not has_work and not self._room and self.on_empty is None:
             return  # nobody to tell
@@ -284,7 +350,7 @@ class Lane:
         elif self.on_empty is not None and not self.pumps:
             self.on_empty()
 
-    def _take(self) -> Envelope | None:
+    def take(self) -> Envelope | None:
         while self.running:
             if self._ready:
                 self.queue.held -= 1
@@ -302,7 +368,7 @@ class Lane:
         """Keep an event whose handler was cancelled: it is handled again, or reported by stop."""
         if claimed:
             self._free(envelope)
-        if not delivery_of(envelope).passed:
+        if not (envelope.settled or delivery_of(envelope).passed):
             self.queue.held += 1
             self._ready.appendleft(envelope)
 

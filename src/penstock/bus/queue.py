@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import enum
+import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.bus.cells import QueueCells, opened
 from penstock.errors import InvalidOption
 from penstock.messages import NORMAL, Envelope, Priority
 
 QUEUE_MAX = 10_000
+CAPACITY_MAX = sys.maxsize
+"""More than fit into memory."""
 HIGH_MARK = 0.8
 LOW_MARK = 0.5
 OVERTAKES_MAX = 16
@@ -32,6 +36,9 @@ class Overflow(enum.Enum):
     """Above the high mark ``publish`` is slowed to the rate at which events are handled."""
 
 
+WAITING = (Overflow.WAIT, Overflow.ADAPTIVE_RATE_LIMIT)
+
+
 @dataclass(frozen=True, slots=True)
 class EventQueueStatistics:
     """The state of one queue."""
@@ -51,7 +58,7 @@ class EventQueueStatistics:
     """How often pressure began."""
 
 
-class BoundedEventQueue:
+class BoundedEventQueue(QueueCells):
     """Events in order of priority, never more than ``capacity``.
 
     Used by one thread. Pressure begins when the depth reaches ``high_mark`` of the capacity and
@@ -60,24 +67,15 @@ class BoundedEventQueue:
     """
 
     __slots__ = (
-        "_high",
         "_levels",
-        "_low",
         "_marks",
-        "_normal",
         "_overtakes",
-        "bound",
-        "capacity",
-        "depth",
         "dropped",
-        "held",
         "on_drop",
         "on_pressure",
         "overflow",
-        "peak_depth",
         "pressure_starts",
         "rejected",
-        "under_pressure",
     )
 
     def __init__(
@@ -97,6 +95,7 @@ class BoundedEventQueue:
         self.resize(capacity)
         self._levels: dict[int, deque[Envelope]] = {level: deque() for level in _LEVELS}
         self._normal = self._levels[Priority.NORMAL]
+        self._append, self._popleft = self._normal.append, self._normal.popleft
         self._overtakes = 0
         self.depth = 0
         self.held = 0
@@ -112,7 +111,7 @@ class BoundedEventQueue:
         high_mark, low_mark = self._marks
         check_bounds(capacity, high_mark, low_mark)
         self.capacity = capacity
-        self._high = max(1, round(capacity * high_mark))
+        self._high = min(capacity, max(1, round(capacity * high_mark)))
         self._low = min(round(capacity * low_mark), self._high - 1)
         adaptive = self.overflow is Overflow.ADAPTIVE_RATE_LIMIT
         self.bound = self._high if adaptive else capacity
@@ -149,7 +148,7 @@ class BoundedEventQueue:
         if self.depth + self.held >= self.capacity + extra and not self._drop_oldest():
             return False
         if envelope.priority is NORMAL:
-            self._normal.append(envelope)
+            self._append(envelope)
         else:
             self._levels[envelope.priority].append(envelope)
         self.depth = depth = self.depth + 1
@@ -167,7 +166,7 @@ class BoundedEventQueue:
         if self.under_pressure and self.depth <= self._low:
             self._press(started=False)
         if len(self._normal) == self.depth + 1:  # all that wait are alike: the usual case
-            return self._normal.popleft()
+            return opened(self._popleft())
         return self._take_by_priority()
 
     def drain(self) -> list[Envelope]:
@@ -194,9 +193,9 @@ class BoundedEventQueue:
         if len(waiting) > 1 and self._overtakes >= OVERTAKES_MAX:
             # The oldest of those that were overtaken, so that no level starves another.
             self._overtakes = 0
-            return min(waiting[1:], key=lambda level: level[0].sequence).popleft()
+            return opened(min(waiting[1:], key=lambda level: level[0].sequence).popleft())
         self._overtakes = self._overtakes + 1 if len(waiting) > 1 else 0
-        return waiting[0].popleft()
+        return opened(waiting[0].popleft())
 
     def _drop_oldest(self) -> bool:
         """Make room, if that is the policy and something waits."""
@@ -204,7 +203,7 @@ class BoundedEventQueue:
             self.rejected += 1
             return False
         lowest = next(level for level in reversed(self._levels.values()) if level)
-        envelope = lowest.popleft()
+        envelope = opened(lowest.popleft())
         self.depth -= 1
         self.dropped += 1
         if self.on_drop is not None:
@@ -220,9 +219,9 @@ class BoundedEventQueue:
 
 def check_bounds(capacity: int, high_mark: float, low_mark: float) -> None:
     """Refuse bounds that make no sense."""
-    if capacity < 1:
+    if not 1 <= capacity <= CAPACITY_MAX:
         raise InvalidOption(
-            f"a queue of {capacity} events holds none: use 1 or more", option="capacity"
+            f"a queue of {capacity} events: use 1 to {CAPACITY_MAX}", option="capacity"
         )
     if not 0 <= low_mark < high_mark <= 1:
         raise InvalidOption(

@@ -42,7 +42,7 @@ class Registry:
         self.on_add: Callable[[Handler], None] | None = None
         """Asked before a handler of events is added; it may refuse."""
         self.version = 0
-        """Grows with every change."""
+        """Grows with every change of the handlers, and of what stands around them."""
         self.changes = None if compiled is None else compiled.Counter()
         """The same number for the compiled twin, which reads it after each message."""
         self.count = 0
@@ -161,10 +161,14 @@ class Registry:
         """The topics and patterns that somebody listens to."""
         return sorted({_topic_of(handler) for handler in self.handlers()})
 
-    def _changed(self, handler: Handler, by: int) -> None:
+    def touch(self) -> None:
+        """Who is at work in a lane has to look anew at what stands around its handlers."""
         self.version += 1
         if self.changes is not None:
             self.changes.value = self.version
+
+    def _changed(self, handler: Handler, by: int) -> None:
+        self.touch()
         self._plans.clear()
         self._session_plans.clear()
         self.count += by

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.bus.cells import COUNTED, Counters
 from penstock.bus.commands import CommandCounters, Commands
-from penstock.bus.dispatch import Counters, Dispatch
+from penstock.bus.dispatch import Dispatch
 from penstock.bus.handlers import Handler
 from penstock.bus.intake import Intake
 from penstock.bus.queue import EventQueueStatistics
@@ -82,7 +83,7 @@ def handler_statistics(handler: Handler) -> HandlerStatistics:
 
 def event_figures(counters: Counters) -> dict[str, Any]:
     """The events by what became of them, as :class:`BusStatistics` names them."""
-    return {f"events_{name}": getattr(counters, name) for name in Counters.__slots__}
+    return {f"events_{name}": getattr(counters, name) for name in COUNTED}
 
 
 def command_figures(counters: CommandCounters) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def bus_statistics(
     return BusStatistics(
         name=name,
         **event_figures(dispatch.counters),
-        events_unsettled=dispatch.unsettled,
+        events_unsettled=dispatch.counters.unsettled,
         **command_figures(commands.counters),
         queues={
             marks_of(kind).topic: lane.queue.statistics() for kind, lane in intake.lanes.items()

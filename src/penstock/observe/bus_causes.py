@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.bus.bus import MessageBus
-from penstock.bus.drive import current
+from penstock.bus.cells import opened
+from penstock.bus.drive import Suspended, current
 from penstock.messages import Envelope, marks_of
 from penstock.observe.stacks import await_stack, cause_in, suspended_in
 from penstock.observe.values import Cause
@@ -64,7 +65,8 @@ class Handlers:
         tasks = self._bus._dispatch.tasks
         for task, context in list(tasks.items()):
             suspended = suspended_in(task)
-            envelope = (suspended._context if suspended is not None else context).get(current)
+            found = (suspended._context if suspended is not None else context).get(current)
+            envelope = None if found is None else opened(found)
             if envelope is not None and not envelope.settled and not task.done():
                 yield envelope, task
         if self._in_place():
@@ -81,9 +83,14 @@ class Handlers:
         origin = self._bus._intake.origin
         for task in asyncio.all_tasks(self._bus._dispatch.loop) - set(own):
             suspended = suspended_in(task)
-            envelope = None if suspended is None else suspended._context.get(current)
+            envelope = _seen_in(suspended)
             if envelope is not None and envelope.origin == origin and not envelope.settled:
                 yield envelope, task
+
+
+def _seen_in(suspended: Suspended | None) -> Envelope | None:
+    found = None if suspended is None else suspended._context.get(current)
+    return None if found is None else opened(found)
 
 
 def why_running(one: Running, now: float) -> Why:

@@ -74,7 +74,11 @@ def _step(step: Any) -> tuple[FrameType | None, Any]:
         return frame, step.gi_yieldfrom
     if isinstance(step, AsyncGeneratorType):
         return step.ag_frame, step.ag_await
-    return None, None
+    # A coroutine of the compiled twin has no frame to show; what it waits for, and who waits for it, stands
+    # behind an object that tells nothing.
+    if type(step).__name__ == "coroutine_wrapper":
+        return None, next(iter(gc.get_referents(step)), None)
+    return None, getattr(step, "cr_await", None)
 
 
 def current_frames() -> dict[int, FrameType]:

@@ -47,6 +47,7 @@ class WatchedBus(Watched):
         dispatch, commands = self._inner._dispatch, self._inner._commands
         dispatch.meters = dispatch.meters or Meters(clock)
         commands.meters = commands.meters or Meters(clock)
+        self._inner._registry.touch()
 
     def others(self) -> Iterable[Any]:
         return () if self._durable is None else (self._durable._log,)

@@ -120,6 +120,7 @@ class MessageBusBackpressure:
     def watch_topic(self, topic: str, monitor: PressureMonitor) -> Callable[[], None]:
         """Let publishers of one topic feel this monitor too; returns what ends that."""
         self._own_monitors[topic] = monitor
+        self.monitor.look_soon()
         return lambda: self._forget(topic, monitor)
 
     def _forget(self, topic: str, monitor: PressureMonitor) -> None:

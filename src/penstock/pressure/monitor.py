@@ -39,9 +39,11 @@ from penstock.system import Clock
 
 logger = logging.getLogger("penstock.pressure")
 
-LOOKS_PER_CAPACITY = 64
-"""A monitor looks again before this part of the smallest stage's capacity can have filled."""
-STEP_MAX = 4_096
+LOOKS_PER_CAPACITY = 128
+"""Near a mark a monitor looks again before this part of a stage's capacity can have filled."""
+LOOKS_TO_MARK = 2
+"""Far from it, before this part of the way to the mark can be behind, each source getting every message."""
+STEP_MAX = 8_192
 """Messages between two looks, at most."""
 INTERVAL_SECONDS = 0.1
 """Between two looks of the timer, which runs only while there is pressure."""
@@ -57,6 +59,12 @@ class _Moment(NamedTuple):
     time_ms: int
 
 
+class _Source(NamedTuple):
+    stage: str
+    read: ReadDepths
+    counted: bool
+
+
 class PressureMonitor:
     """The level of one subsystem, over all that was added to it.
 
@@ -65,7 +73,8 @@ class PressureMonitor:
     that is empty does not help one that is full.
 
     Belongs to one event loop. ``level`` and ``look_at`` may be read by any thread. Between two
-    looks the level is that of the last one.
+    looks the level is that of the last one. Where something else than the messages that are counted
+    here fills a stage, it looks again soon, however far the mark is.
     """
 
     def __init__(
@@ -91,7 +100,9 @@ class PressureMonitor:
         self._timers = timers
         self._interval = interval
         self._alarm: PendingCall | None = None
-        self._sources: list[tuple[str, ReadDepths]] = []
+        self._sources: list[_Source] = []
+        self._uncounted: set[str] = set()
+        """Stages that are filled by more than the messages that are counted here."""
         self._broken: set[ReadDepths] = set()
         self._stages: list[Stage] = []
         self._fullest: Stage | None = None
@@ -100,26 +111,34 @@ class PressureMonitor:
         self._since = _Moment(clock.monotonic(), clock.time_ms())
         self._seconds = dict.fromkeys(BackpressureState, 0.0)
         self._callbacks: list[OnBackpressureChanged] = []
+        self._to_hurry: list[Callable[[], object]] = []
         self._changes: deque[BackpressureStateChanged] = deque()
         self._telling = False
 
     # Sources and thresholds
 
-    def add(self, read: ReadDepths, *, stage: str = QUEUES) -> Callable[[], None]:
+    def add(
+        self, read: ReadDepths, *, stage: str = QUEUES, counted: bool = False
+    ) -> Callable[[], None]:
         """Look at these depths too; returns what ends that.
 
-        What raises is logged once and counts as empty, until it does not raise any more.
+        What raises is logged once and counts as empty, until it does not raise any more. With ``counted``
+        nothing fills them but the messages that :meth:`look` hears of, one by one: far from the mark they
+        are looked at rarely.
         """
-        entry = (stage, read)
-        self._sources.append(entry)
-        self._look_soon()
+        entry = _Source(stage, read, counted)
+        self._change_sources([*self._sources, entry])
         return lambda: self._remove(entry)
 
-    def _remove(self, entry: tuple[str, ReadDepths]) -> None:
+    def _remove(self, entry: _Source) -> None:
         if entry in self._sources:
-            self._sources.remove(entry)
-            self._broken.discard(entry[1])
-            self._look_soon()
+            self._broken.discard(entry.read)
+            self._change_sources([one for one in self._sources if one is not entry])
+
+    def _change_sources(self, sources: list[_Source]) -> None:
+        self._sources = sources
+        self._uncounted = {one.stage for one in sources if not one.counted}
+        self.look_soon()
 
     @property
     def thresholds(self) -> BackpressureThresholds:
@@ -129,11 +148,18 @@ class PressureMonitor:
     @thresholds.setter
     def thresholds(self, thresholds: BackpressureThresholds) -> None:
         self._thresholds = thresholds
-        self._look_soon()
+        self.look_soon()
         self.evaluate()
 
-    def _look_soon(self) -> None:
+    def look_soon(self) -> None:
+        """Look at the next message, as sources or their capacities have changed."""
         self._due = self.look_at = 0
+        for hurry in self._to_hurry:
+            hurry()
+
+    def on_look_soon(self, hurry: Callable[[], object]) -> None:
+        """For who keeps a copy of ``look_at``: call it whenever that is put forward."""
+        self._to_hurry.append(hurry)
 
     # Looking
 
@@ -162,12 +188,21 @@ class PressureMonitor:
         return self.level
 
     def _step(self) -> int:
-        capacity = min((one.capacity for one in self._stages if one.capacity), default=0)
-        return min(max(capacity // LOOKS_PER_CAPACITY, 1), STEP_MAX)
+        mark = self._thresholds.warning if self.level is NORMAL else 0.0
+        steps = [self._messages_to(mark, one) for one in self._stages if one.capacity]
+        return max(1, min(STEP_MAX, *steps)) if steps else 1
+
+    def _messages_to(self, mark: float, stage: Stage) -> int:
+        """After how many messages to look at a stage again, so that its mark is not missed by much."""
+        soon = stage.capacity // LOOKS_PER_CAPACITY
+        if stage.name in self._uncounted:
+            return soon
+        to_go = int(stage.capacity * mark) - stage.depth
+        return max(soon, to_go // (LOOKS_TO_MARK * len(stage.readings)))
 
     def _read_all(self) -> list[Stage]:
         stages: dict[str, list[Reading]] = {}
-        for stage, read in self._sources:
+        for stage, read, _ in self._sources:
             if readings := self._read(read):
                 stages[stage] = stages[stage] + readings if stage in stages else readings
         return [summed(stage, readings) for stage, readings in stages.items()]

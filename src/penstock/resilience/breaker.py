@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from penstock.errors import CircuitOpen, InvalidOption
 from penstock.resilience.callbacks import Callbacks
+from penstock.resilience.cells import BreakerCells
 from penstock.resilience.options import ErrorTypes, check_error_types, check_range
 from penstock.resilience.rate import SlidingRate
 from penstock.system import Clock
@@ -104,7 +105,7 @@ class BreakerStatistics:
     """When the state changed last, in milliseconds since 1970, UTC."""
 
 
-class CircuitBreaker:
+class CircuitBreaker(BreakerCells):
     """Decides whether a handler is called. Implements :class:`penstock.bus.handlers.Guard`.
 
     Each admitted call must be followed by ``succeeded``, ``failed`` or ``abandoned``. A probe whose
@@ -149,16 +150,17 @@ class CircuitBreaker:
         self._refused += 1
         return False
 
+    def began(self) -> None:
+        """A call was made without asking, while the circuit was closed; its outcome follows.
+
+        If it has opened since, that outcome decides nothing.
+        """
+        self._admitted += 1
+        self._late += not self._closed
+
     def succeeded(self) -> None:
         """An admitted call went well."""
         self._succeeded += 1
-        if self._succeeded >= self._look_at:
-            self._note_success()
-
-    def passed(self, count: int) -> None:
-        """So many calls were made without asking, while the circuit was closed, and went well."""
-        self._admitted += count
-        self._succeeded += count
         if self._succeeded >= self._look_at:
             self._note_success()
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Any
 
 from penstock.bus.delivery import Attempts, delivery_of
 from penstock.bus.dispatch import Dispatch
+from penstock.bus.drive import current
 from penstock.bus.handlers import Handler
 from penstock.bus.intake import Intake
 from penstock.bus.registry import Registry
@@ -57,9 +57,9 @@ class Burial:
     def _add(self, envelope: Envelope, letter: DeadLetter) -> None:
         if self.letters.waits:
             delivery_of(envelope).open += 1
-            self._dispatch.spawn(self._save(letter, lambda: self._dispatch.release(envelope)))
+            self._dispatch.spawn(self._save_and_release(letter, envelope))
         else:
-            self._keep(letter)
+            self._keep(letter, envelope)
 
     def bury_record(self, topic: str, record: Any, error: Exception) -> None:
         """Make a dead letter of a record that is no message of a known class."""
@@ -89,9 +89,9 @@ class Burial:
         """Make a dead letter of a command, whose caller gets the error as well."""
         letter = self._letter(handler.name, envelope, error, attempts, Reason.FAILED, command=True)
         if self.letters.waits:
-            self._dispatch.spawn(self._save(letter))
+            self._dispatch.spawn(self._save(letter, envelope))
         else:
-            self._keep(letter)
+            self._keep(letter, envelope)
 
     async def bury_stopped(self, envelope: Envelope) -> None:
         """Keep an event that ``stop`` found unfinished, for each handler that is not done with it."""
@@ -102,9 +102,9 @@ class Burial:
             if handler not in delivery.done and handler not in delivery.given_up:
                 attempts = delivery.attempts.get(handler) or Attempts()
                 ended = (handler.name, envelope, error, attempts, Reason.STOPPED)
-                await self._save(self._letter(*ended))
+                await self._save(self._letter(*ended), envelope)
 
-    def _keep(self, letter: DeadLetter) -> None:
+    def _keep(self, letter: DeadLetter, envelope: Envelope | None = None) -> None:
         try:
             self.letters.add_nowait(letter)
         except Exception:
@@ -114,28 +114,46 @@ class Burial:
                 extra=_fields(letter),
             )
         else:
-            self._tell(letter)
+            self._tell(letter, envelope)
 
-    async def _save(self, letter: DeadLetter, then: Callable[[], None] = lambda: None) -> None:
+    async def _save_and_release(self, letter: DeadLetter, envelope: Envelope) -> None:
+        try:
+            await self._save(letter, envelope)
+        finally:
+            self._dispatch.release(envelope)
+
+    async def _save(self, letter: DeadLetter, envelope: Envelope | None = None) -> None:
         try:
             await self.letters.add(letter)
         except Exception:
             logger.exception(
                 "the dead letter %s is not on the disk", letter.id, extra=_fields(letter)
             )
-        finally:
-            then()
-        self._tell(letter)
+        self._tell(letter, envelope)
 
-    def _tell(self, letter: DeadLetter) -> None:
-        """Publish an event about the letter, once, if somebody listens; never about such an event."""
+    def _tell(self, letter: DeadLetter, envelope: Envelope | None) -> None:
+        """Publish an event about the letter, as what follows from its message: also while the bus drains."""
+        before = current.set(envelope)
+        try:
+            self._publish_about(letter)
+        finally:
+            current.reset(before)
+
+    def _publish_about(self, letter: DeadLetter) -> None:
+        """Once, if somebody listens; never about such an event."""
         event = event_of(letter)
         listeners = self._registry.plan(type(event), letter.session).handlers
         if not listeners or letter.message_type in map(dotted_name, TOLD_OF):
             return
         envelope = self._intake.enclose(event, letter.session)
-        if not self._intake.offer(envelope, extra=self._intake.options.capacity):
-            logger.warning("nobody is told of dead letter %s: the queue is full", letter.id)
+        try:
+            told = self._intake.offer(envelope, extra=self._intake.options.capacity)
+            why: object = "the queue is full"
+        except Exception as error:
+            # The letter is kept: its event has to be settled, whether the bus stops or a filter fails.
+            told, why = False, error
+        if not told:
+            logger.warning("nobody is told of dead letter %s: %s", letter.id, why)
 
     @property
     def _registry(self) -> Registry:

@@ -188,7 +188,7 @@ class ResilientMessageBus(MessageBus):
         return None
 
     def _parked(self) -> list[Envelope]:
-        return list(self._parking.envelopes())
+        return self._parking.take_out()
 
     async def _around_command(
         self,
@@ -211,6 +211,9 @@ class ResilientMessageBus(MessageBus):
             except asyncio.CancelledError:
                 # A handler that takes too long is a failing one; a caller who leaves says nothing.
                 guard.failed(TimeoutError()) if deadline.expired else guard.abandoned()
+                raise
+            except BaseException:
+                guard.abandoned()
                 raise
             else:
                 guard.succeeded()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,17 @@ class Lot:
 class HandlerGuard:
     """Implements :class:`penstock.bus.handlers.Guard` for one handler."""
 
-    __slots__ = ("blocked", "breaker", "clear", "lots", "paused", "policy", "resuming", "succeeded")
+    __slots__ = (
+        "blocked",
+        "breaker",
+        "clear",
+        "lots",
+        "passed",
+        "paused",
+        "policy",
+        "resuming",
+        "succeeded",
+    )
 
     def __init__(self, policy: HandlerPolicy, breaker: CircuitBreaker | None) -> None:
         self.policy = policy
@@ -57,15 +68,12 @@ class HandlerGuard:
             breaker.on_change(lambda _, __: self.look())
         self.succeeded = _nothing if breaker is None else breaker.succeeded
         """The handler returned. The breaker's own method: it is called for every message."""
+        self.passed: Callable[[int], None] = _none_of if breaker is None else breaker.passed
 
     def look(self) -> None:
         """Something has changed that decides whether events are admitted."""
         closed = self.breaker is None or self.breaker.state is BreakerState.CLOSED
         self.clear = closed and not (self.lots or self.paused or self.blocked)
-
-    def passed(self, count: int) -> None:
-        if self.breaker is not None:
-            self.breaker.passed(count)
 
     def admits(self, envelope: Envelope) -> bool:
         if (self.lots or self.paused or self.blocked) and self.waits(envelope):
@@ -89,6 +97,17 @@ class HandlerGuard:
         """Whether the event has to follow another one of its key into the dead letters."""
         return envelope.key in self.blocked and REPLAY_HEADER not in envelope.headers
 
+    def forget_waiting(self) -> None:
+        """Let go of the events that wait, as nobody comes back for them."""
+        self.lots.clear()
+        self.paused.clear()
+        self.resuming = None
+        self.look()
+
+    def began(self) -> None:
+        if self.breaker is not None:
+            self.breaker.began()
+
     def failed(self, error: BaseException) -> None:
         """The handler raised."""
         if self.breaker is not None:
@@ -101,3 +120,7 @@ class HandlerGuard:
 
 def _nothing() -> None:
     """There is no breaker to tell."""
+
+
+def _none_of(count: int) -> None:
+    """There is no breaker to tell how many."""

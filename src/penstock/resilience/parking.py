@@ -6,7 +6,8 @@ handler that only fails slows its publishers down instead of filling the memory.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,19 @@ class Parking:
             for lot in guard.lots.values():
                 yield from lot.behind
 
+    def take_out(self) -> list[Envelope]:
+        """All events that wait, each once: the bus has stopped, and calls no handler for them.
+
+        Nothing here leads to them any more: the garbage collector does not look at envelopes of plain messages,
+        and would never find that nobody uses the bus.
+        """
+        taken = list({id(envelope): envelope for envelope in self.envelopes()}.values())
+        self._retries.clear()
+        for guard in self._guards:
+            guard.forget_waiting()
+        self._guards.clear()
+        return taken
+
     # For a retry
 
     def park(self, handler: Handler, envelope: Envelope, delay: float) -> None:
@@ -66,7 +80,11 @@ class Parking:
     async def _retry(self, parked: Parked) -> None:
         handler, envelope = parked.handler, parked.envelope
         place = (handler, envelope.sequence)
-        await self._call(handler, envelope)
+        try:
+            await self._call(handler, envelope)
+        except asyncio.CancelledError:
+            self._call_again(lambda: self._retry(parked))
+            raise
         if self._retries.get(place) is parked:
             del self._retries[place]
             await self._follow(handler, envelope)
@@ -82,15 +100,22 @@ class Parking:
         """An event is done: call the handler for those that wait behind it, in order."""
         guard = guard_of(handler)
         lot = guard.lots.get(done.key) if guard.lots else None
-        if lot is None or lot.leader is not done:
-            return
+        if lot is not None and lot.leader is done:
+            await self._lead(handler, done.key, lot)
+
+    async def _lead(self, handler: Handler, key: object, lot: Lot) -> None:
+        guard = guard_of(handler)
         while lot.behind:
             envelope = lot.leader = lot.behind[0]
-            await self._call(handler, envelope)
+            try:
+                await self._call(handler, envelope)
+            except asyncio.CancelledError:
+                self._call_again(lambda: self._lead(handler, key, lot))
+                raise
             lot.behind.popleft()
             if (handler, envelope.sequence) in self._retries:
                 return  # it failed too, and leads the others now
-        del guard.lots[done.key]
+        guard.lots.pop(key, None)  # the bus may have stopped meanwhile
         self._forget(guard)
 
     # For a breaker
@@ -118,7 +143,13 @@ class Parking:
         guard = guard_of(handler)
         while guard.paused:
             envelope = guard.resuming = guard.paused.popleft()
-            await self._call(handler, envelope)
+            try:
+                await self._call(handler, envelope)
+            except asyncio.CancelledError:
+                guard.paused.appendleft(envelope)
+                guard.resuming = None
+                self._call_again(lambda: self._resume(handler))
+                raise
             guard.resuming = None
             if guard.paused and guard.paused[0] is envelope:
                 self._resume_later(handler)
@@ -129,6 +160,11 @@ class Parking:
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._dispatch.spawn(work)
+
+    def _call_again(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """A task was cancelled: its event waits on for another one, unless the bus stops and reports it."""
+        if self._intake.running:
+            self._timers.call_after(0, lambda: self._start(work()))
 
     def _forget(self, guard: HandlerGuard) -> None:
         guard.look()

@@ -95,9 +95,12 @@ class ScalableMessageBus(_Bus):
         self._groups = SubscriberGroups()
         clock = inner._system.clock
         monitor = PressureMonitor(
-            clock, subsystem=inner.name, thresholds=thresholds, timers=inner._timers
+            clock,
+            subsystem=inner.name,
+            thresholds=thresholds,
+            timers=inner._timers,
         )
-        monitor.add(lambda: lane_depths(intake))
+        monitor.add(lambda: lane_depths(intake), counted=True)
         self.backpressure = MessageBusBackpressure(
             monitor, inner._timers, on_batching=self._switch_batching
         )
@@ -116,7 +119,10 @@ class ScalableMessageBus(_Bus):
         short = self._hot if log is None else {}
         self._way = ShortWay(intake, short, 0 if backpressure else NEVER)
         self._shorten()
+        intake.on_unpublished = self._way.count
         monitor.on_change(lambda _: self._look_soon())
+        monitor.on_look_soon(self._look_soon)
+        self.lanes.on_change = monitor.look_soon
         self._stopping: asyncio.Future[StopReport] | None = None
         inner._registry.on_add = self._check_subscribers
 
@@ -309,10 +315,9 @@ class ScalableMessageBus(_Bus):
         way = self._way
         durable = self._durable is not None and self._durable.covers(event.__class__)
         mine = self._inner._intake.thread == get_ident()
-        if mine:
-            way.published += 1
-            if way.published >= way.look_at:
-                options = self._press_nowait(event, options)
+        way.published += 1  # of another thread too: it fills a queue as well
+        if mine and way.published >= way.look_at:
+            options = self._press_nowait(event, options)
         if durable:
             self._publish_durably_nowait(event, options)
         elif not mine:
@@ -367,6 +372,7 @@ class ScalableMessageBus(_Bus):
         if self._durable is None:
             async with self._inner.atomic(durable=durable, timeout=timeout) as group:
                 yield group
+            self.backpressure.monitor.look_soon()
             return
         together = DurableGroup(self._inner._intake, self._durable)
         yield together
@@ -419,8 +425,8 @@ class ScalableMessageBus(_Bus):
         """Put other limits in force, at once. Nothing that was accepted is lost or reordered."""
         if not isinstance(limits, BusLimits):
             raise InvalidOption(f"a bus has BusLimits, not {limits!r}", option="limits")
-        self._limits = limits
         self.lanes.change_limits(limits)
+        self._limits = limits
 
     @property
     def current_backpressure_state(self) -> BackpressureState:

@@ -195,7 +195,7 @@ class GroupConsumer:
         rest = intake.lane_of(envelope).begin_in_place(envelope)
         if rest is not None:
             await rest
-        return await wait_for_outcome(envelope)
+        return await wait_for_outcome(envelope, delivery_of(envelope))
 
     def let_go(self, here: Here) -> None:
         """Nobody handles the event here after all: if its record comes, or came, it is delivered."""

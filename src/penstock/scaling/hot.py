@@ -10,19 +10,17 @@ Priorities do not count on the hot path: the ring keeps the order in which messa
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
-from inspect import isawaitable
 from operator import length_hint
-from types import CoroutineType
 from typing import Any
 
-from penstock.bus.drive import current
+from penstock.bus.drive import carry_on, current, rest_of
 from penstock.bus.handlers import Handler
 from penstock.bus.intake import Intake
-from penstock.bus.lane import TURN_EVENTS, Lane
+from penstock.bus.lane import Lane
 from penstock.bus.queue import BoundedEventQueue, EventQueueStatistics
+from penstock.bus.turns import TURN_EVENTS
 from penstock.messages import Envelope
 from penstock.scaling.hot_ring import HotRing
 from penstock.scaling.numbers import RingNumbers
@@ -156,7 +154,7 @@ class RingQueue(BoundedEventQueue):
 class Work:
     """The messages of one turn. The iterator knows how far it is, so that nobody has to count."""
 
-    __slots__ = ("_end", "left", "others", "version")
+    __slots__ = ("_count", "_first", "left", "noted", "others", "version")
 
     def __init__(self, batch: list[Any], first: int, version: int) -> None:
         self.left = iter(batch)
@@ -164,12 +162,20 @@ class Work:
         """That of the registry for which the turn began."""
         self.others = 0
         """Messages that have failed, or had an envelope: they are in the books already."""
-        self._end = first + len(batch)
+        self.noted = 0
+        """Of the rest, those of which the handler's guard has heard that they went well."""
+        self._first = first
+        self._count = len(batch)
+
+    @property
+    def before(self) -> int:
+        """How many messages of the turn come before the one that is in work."""
+        return self._count - length_hint(self.left) - 1
 
     @property
     def position(self) -> int:
         """Where in the ring the message was that is in work."""
-        return self._end - length_hint(self.left) - 1
+        return self._first + self.before
 
 
 class HotLane(Lane):
@@ -215,9 +221,9 @@ class HotLane(Lane):
         self._count_no_more()
         return left
 
-    async def _wait(self, envelope: Envelope, rest: Awaitable[None]) -> None:
+    async def wait(self, envelope: Envelope, rest: Awaitable[None]) -> None:
         self.ring.close_way()  # another pump may have to begin
-        await super()._wait(envelope, rest)
+        await super().wait(envelope, rest)
 
     async def _flush_batches(self) -> None:
         self.ring.close_way()
@@ -277,7 +283,7 @@ class HotLane(Lane):
                     return False
             except Exception:  # values that cannot be compared, as arrays: they differ
                 return False
-            await self._end_turn()
+            await self.end_turn()
         return True
 
     async def _handle_batch(self, batch: list[Any], handler: Handler, version: int) -> None:
@@ -305,23 +311,25 @@ class HotLane(Lane):
             self.queue.begun = NOWHERE
             rest = list(work.left)
             self._handled = len(batch) - len(rest)
-            self._enter_good(handler, len(batch) - len(rest) - work.others)
+            self._enter_good(handler, self._handled - work.others, work.noted)
             self._put_back_batch(rest)
 
     async def _handle_bare(self, work: Work, handler: Handler) -> None:
         """The hot loop: what can be done once a batch, or only after a failure, is not done here."""
-        function, registry, version = handler.function, self.dispatch.registry, work.version
+        function, guard = handler.function, handler.guard
+        registry, version = self.dispatch.registry, work.version
         if compiled is not None:
-            await self._handle_compiled(
-                compiled.Calls(function, work.left, registry.changes, version), work, handler
-            )
+            calls = compiled.Calls(self, handler, work.left, version)
+            await self._handle_compiled(calls, work, handler)
             return
         for message in work.left:
             try:
                 result = function(message)
-                if result is not None and (type(result) is CoroutineType or isawaitable(result)):
-                    await result
-                    if not self.running:  # only while it waited can the bus have stopped
+                if result is not None:
+                    if (rest := rest_of(result)) is not None:
+                        self._note_so_far(work, handler)
+                        await rest
+                    if not self.running or not (guard is None or guard.clear):
                         break
             except BaseException as error:
                 if not self._go_on_after(handler, message, work, error):
@@ -330,16 +338,16 @@ class HotLane(Lane):
                 break
 
     async def _handle_compiled(self, calls: Any, work: Work, handler: Handler) -> None:
-        """As :meth:`_handle_bare`; in Python only for what has to be awaited, and for failures."""
+        """As :meth:`_handle_bare`; in Python only for what has to wait, and for failures."""
         while True:
             try:
-                result = calls.next()
-                if result is None:
+                rest = calls.next()
+                if rest is None:
                     break
-                if type(result) is CoroutineType or isawaitable(result):
-                    await result
-                    if not self.running:
-                        break
+                self._note_so_far(work, handler)
+                await carry_on(*rest[:2])
+                if not self._may_go_on(handler):
+                    break
             except BaseException as error:
                 if not self._go_on_after(handler, calls.message, work, error):
                     break
@@ -349,6 +357,7 @@ class HotLane(Lane):
     async def _handle_mixed(self, work: Work, handler: Handler) -> None:
         """As :meth:`_handle_bare`, with messages in between that have an envelope."""
         for message in work.left:
+            self._note_so_far(work, handler)
             if isinstance(message, Envelope):
                 work.others += 1
                 await self._handle_enclosed(message)
@@ -358,9 +367,7 @@ class HotLane(Lane):
                     await self._handle_bare(one, handler)
                 finally:
                     work.others += one.others
-                if one.others and not _is_simple(handler):
-                    break
-            if self.dispatch.registry.version != work.version or not self.running:
+            if self.dispatch.registry.version != work.version or not self._may_go_on(handler):
                 break
 
     def _count_enclosed(self, batch: list[Any]) -> int:
@@ -379,20 +386,25 @@ class HotLane(Lane):
     async def _handle_enclosed(self, envelope: Envelope) -> None:
         rest = self.dispatch.begin(envelope)
         if rest is not None:
-            await self._wait(envelope, rest)
+            await self.wait(envelope, rest)
 
     def _go_on_after(
         self, handler: Handler, message: Any, work: Work, error: BaseException
     ) -> bool:
-        """Note a failure; False when the handler is not to be called without being asked about."""
+        """Note a failure; False when the rest of the turn has to wait or to be asked about."""
+        self._note_so_far(work, handler)
         work.others += 1
-        if not isinstance(error, Exception | asyncio.CancelledError):
-            raise error
+        if isinstance(error, GeneratorExit):
+            raise error  # nobody goes on with us
         envelope = self._enter(message, self.queue.numbers.of(work.position))
         self._working -= 1
-        self._failed(handler, envelope, error, asked=False)
+        self.failed(handler, envelope, error, asked=False)
         self.dispatch.release(envelope)
-        return _is_simple(handler)
+        return self._may_go_on(handler)
+
+    def _may_go_on(self, handler: Handler) -> bool:
+        """Whether the rest of the turn is handled too: meanwhile the bus can have stopped, or a circuit opened."""
+        return self.running and _is_simple(handler)
 
     def _fit_turn(self, count: int, seconds: float) -> None:
         """Choose how many messages the next turn may take, by how long this one took."""
@@ -401,10 +413,16 @@ class HotLane(Lane):
         elif count == self._turn and seconds * 2 < TURN_SECONDS:
             self._turn = min(TURN_MAX, self._turn * 2)
 
-    def _enter_good(self, handler: Handler, count: int) -> None:
+    def _enter_good(self, handler: Handler, count: int, noted: int) -> None:
         self.dispatch.counters.published += count
         self.dispatch.counters.processed += count
-        self._note_good(handler, count)
+        self.note_good(handler, count - noted)
+
+    def _note_so_far(self, work: Work, handler: Handler) -> None:
+        """Others may fail while a handler waits, and a breaker counts them beside the calls that went well."""
+        good = work.before - work.others - work.noted
+        work.noted += good
+        self.note_good(handler, good)
 
 
 def _is_simple(handler: Handler) -> bool:

@@ -56,11 +56,15 @@ class Epoch:
 class Epochs:
     """The lanes of one message class. Implements :class:`penstock.bus.intake.Spread`.
 
-    ``on_single`` is told when one lane is all that is left, which then needs no epochs.
+    ``on_single`` is told when one lane is all that is left, which then needs no epochs; ``on_retired``
+    whenever lanes have gone, and their room with them.
     """
 
-    def __init__(self, first: Lane, on_single: Callable[[Lane], None]) -> None:
+    def __init__(
+        self, first: Lane, on_single: Callable[[Lane], None], on_retired: Callable[[], None]
+    ) -> None:
         self._on_single = on_single
+        self._on_retired = on_retired
         self._epochs: deque[Epoch] = deque()
         self._changes = 0
         self.dropped = 0
@@ -117,6 +121,7 @@ class Epochs:
             for lane in self._epochs.popleft().lanes.values():
                 self.dropped += lane.queue.dropped + lane.queue.rejected
                 lane.retire()
+            self._on_retired()
             self._epochs[0].begin()
         if len(self._epochs) == 1 and self.partitions == 1:
             self._on_single(self._epochs[0].lane(0))

@@ -53,17 +53,25 @@ class ShortWay:
             self._open(lane)
         return True
 
+    def count(self, events: int) -> None:
+        """So many came in otherwise, from the schedule, say: somebody has to look at the pressure that much sooner."""
+        self.published += events
+        if self.published >= self.look_at:
+            self._close()
+
     def look_soon(self, look_at: int) -> None:
         """The pressure has changed: the next message of each ring has to ask."""
         self.look_at = look_at
-        for lane in self.lanes.values():
-            lane.ring.close_way()
+        self._close()
 
     def end(self) -> None:
         """From now on nothing goes the short way."""
+        self._close()
+        self.lanes = {}
+
+    def _close(self) -> None:
         for lane in self.lanes.values():
             lane.ring.close_way()
-        self.lanes = {}
 
     def _count(self, lane: HotLane) -> int:
         ring = lane.ring

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -32,10 +32,13 @@ class TopicLanes:
             check_partitions(count)
         self.hot: dict[type, HotLane] = {}
         """The classes whose messages take the short way at the moment."""
+        self.on_change: Callable[[], object] = lambda: None
+        """Told when other lanes, or queues of another size, have less room than there was."""
         self._intake = intake
         self._limits = limits
         self._partitions = dict(partitions)
-        self._hot_topics = set(hot_topics)
+        self._hot_topics = dict.fromkeys(hot_topics, True)
+        """What was said of a topic, which counts more than the mark of its class."""
         self._ring_capacity = ring_capacity
         self._dropped = 0
         """Events that were dropped or refused at lanes that are gone."""
@@ -84,9 +87,9 @@ class TopicLanes:
             lane.queue.number_waiting()
 
     def is_hot(self, kind: type) -> bool:
-        """Whether a class is marked as hot, or its topic is configured to be."""
+        """Whether the topic of a class is to be hot; where nothing was said, whether the class is marked so."""
         marks = marks_of(kind)
-        return marks.hot_path or marks.topic in self._hot_topics
+        return self._hot_topics.get(marks.topic, marks.hot_path)
 
     # Changes
 
@@ -102,19 +105,20 @@ class TopicLanes:
         if hot == self.is_hot(kind):
             return
         topic = marks_of(kind).topic
-        (self._hot_topics.add if hot else self._hot_topics.discard)(topic)
+        self._hot_topics[topic] = hot
         if self.has(kind):
             count = 1 if hot else self._partitions.get(topic, 1)
             self._change(kind, count)
 
     def change_limits(self, limits: BusLimits) -> None:
         """Put other limits in force, for the queues that are there too."""
-        self._limits = limits
         capacity = limits.max_message_queue_size
         self._intake.options = replace(self._intake.options, capacity=capacity)
+        self._limits = limits
         for lane in self._intake.all_lanes():
             lane.queue.resize(capacity)
             lane.make_room()
+        self.on_change()
 
     def _change(self, kind: type, partitions: int) -> None:
         self.number_waiting(kind)
@@ -123,9 +127,13 @@ class TopicLanes:
         spread = self._intake.spreads.get(kind)
         if not isinstance(spread, Epochs):
             first = self._intake.lanes.pop(kind)
-            spread = Epochs(first, lambda lane: self._collapse(kind, lane))
+            spread = Epochs(first, lambda lane: self._collapse(kind, lane), self._tell_change)
             self._intake.spreads[kind] = spread
         spread.change(partitions, lambda: self._make_running_lane(kind))
+        self.on_change()
+
+    def _tell_change(self) -> None:
+        self.on_change()
 
     def _make_running_lane(self, kind: type) -> Lane:
         lane = self._make_lane(kind)

@@ -218,6 +218,33 @@ class MiddlewareConformance(BusFixtures):
         assert seen == [1, 2]
         assert bus.statistics().events_processed == 2
 
+    async def test_one_that_comes_while_a_lane_is_busy_sees_all_that_begins_from_then_on(
+        self, table: Table
+    ) -> None:
+        async def note(envelope: Envelope, following: Next) -> Any:
+            seen.append(envelope.message.number)
+            return await following(envelope)
+
+        gate = Gate()
+        handled: list[int] = []
+        seen: list[int] = []
+        async with table.bus() as bus:
+
+            @bus.on(Ping)
+            async def handle(event: Ping) -> None:
+                handled.append(event.number)
+                await gate.wait()
+
+            for number in range(4):
+                await bus.publish(Ping(number))
+            await table.idle()
+            bus.use(note)
+            for number in range(4, 8):
+                await bus.publish(Ping(number))
+            gate.open()
+            await bus.settle()
+        assert (handled, seen) == (list(range(8)), list(range(1, 8)))
+
     async def test_a_slow_one_delays_no_other_class(self, table: Table) -> None:
         gate = Gate()
 

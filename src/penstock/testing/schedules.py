@@ -227,6 +227,9 @@ class LoopWorker:
     def submit_after(self, seconds: float, job: Job) -> None:
         self._loop.call_later(seconds, self.submit, job)
 
+    def run_now(self, job: Job) -> bool:
+        return False
+
     def run_all(self, jobs: Sequence[Job]) -> None:
         for job in self._loop.random.sample(jobs, len(jobs)):
             job()

@@ -245,6 +245,21 @@ class LogConformance(StoreFixtures):
         entries = [data[start : start + 9] for start in range(0, len(data), 9)]
         assert sorted(entries) == [b"%d" % number * 9 for number in range(4) for _ in range(8)]
 
+    def test_threads_append_under_the_lock_of_a_folder(
+        self, log_store: PersistentBackingStore
+    ) -> None:
+        log_store.write_at("a/log", 0, [b""])
+
+        def work(number: int) -> None:
+            for _ in range(8):
+                with log_store.lock_folder("a/lock", LOCK_SECONDS):
+                    log_store.write_at("a/log", log_store.size("a/log"), [b"%d" % number])
+                    log_store.write_at("a/log", log_store.size("a/log"), [b"."])
+
+        in_threads(4, work)
+        pieces = log_store.read("a/log").split(b".")
+        assert sorted(pieces) == sorted([b"", *[b"0", b"1", b"2", b"3"] * 8])
+
     def test_threads_write_different_parts_of_one_value(
         self, log_store: PersistentBackingStore
     ) -> None:

@@ -51,6 +51,9 @@ class InlineWorker:
     def submit_after(self, seconds: float, job: Job) -> None:
         self._clock.call_after(seconds, lambda: self.submit(job))
 
+    def run_now(self, job: Job) -> bool:
+        return False
+
     def run(self, limit: int | None = None) -> int:
         """Run what is waiting, at most ``limit`` jobs, and return how many ran."""
         if self._running:

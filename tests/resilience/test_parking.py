@@ -1,0 +1,205 @@
+"""Events that wait for another call: who cancels the task in which they get it does not lose them."""
+
+import asyncio
+import gc
+import weakref
+from dataclasses import dataclass
+
+import pytest
+
+from penstock import Envelope, Event, ResilientMessageBus, current_envelope, topic
+from penstock.resilience.breaker import BreakerOptions
+from penstock.resilience.retry import NO_RETRY, Retry
+from penstock.testing.clock import until_idle
+
+AT_ONCE = Retry(attempts=4, delay=0, jitter=False)
+
+
+@topic("pings", key="key")
+class Ping(Event):
+    number: int
+    key: str = "a"
+
+
+async def cancel_me():
+    """The task that calls is cancelled from outside, as it waits."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().call_soon(task.cancel)
+    await asyncio.Event().wait()
+
+
+async def test_a_retry_whose_task_is_cancelled_is_called_again():
+    calls = []
+
+    async def handle(event):
+        calls.append(event.number)
+        if len(calls) == 1:
+            raise ValueError("once")
+        if len(calls) == 2:
+            await cancel_me()
+
+    async with ResilientMessageBus(retry=AT_ONCE) as bus:
+        bus.subscribe(Ping, handle)
+        await bus.publish(Ping(7))
+        await bus.settle()
+        assert calls == [7, 7, 7]
+        assert bus.statistics().events_processed == 1
+
+
+async def test_those_behind_one_of_their_key_keep_their_order_when_their_task_is_cancelled():
+    calls = []
+
+    async def handle(event):
+        calls.append(event.number)
+        if calls == [0]:
+            raise ValueError("once")
+        if calls == [0, 0, 1]:
+            await cancel_me()
+
+    async with ResilientMessageBus(retry=AT_ONCE) as bus:
+        bus.subscribe(Ping, handle, ordered=True)
+        for number in range(3):
+            bus.publish_nowait(Ping(number))
+        await bus.settle()
+        assert calls == [0, 0, 1, 1, 2]
+        assert bus.statistics().events_processed == 3
+
+
+async def test_those_that_wait_for_a_breaker_keep_their_order_when_their_task_is_cancelled():
+    calls = []
+
+    async def handle(event):
+        calls.append(event.number)
+        if calls == [0]:
+            raise ValueError("the circuit opens")
+        if calls == [0, 1]:
+            await cancel_me()
+
+    breaker = BreakerOptions(failures=1, recovery=0.01, successes=1)
+    async with ResilientMessageBus(retry=NO_RETRY) as bus:
+        bus.on_error(lambda *_: None)
+        bus.subscribe(Ping, handle, breaker=breaker, pause=True)
+        for number in range(4):
+            bus.publish_nowait(Ping(number))
+        await bus.settle()
+        assert calls == [0, 1, 1, 2, 3]
+        assert bus.statistics().events_processed == 3
+
+
+async def test_a_bus_that_stops_reports_a_retry_that_it_has_cancelled():
+    calls, called = [], asyncio.Event()
+
+    async def handle(event):
+        calls.append(event.number)
+        if len(calls) == 1:
+            raise ValueError("once")
+        called.set()
+        await asyncio.Event().wait()
+
+    bus = ResilientMessageBus(retry=AT_ONCE)
+    await bus.start()
+    bus.subscribe(Ping, handle)
+    bus.publish_nowait(Ping(7))
+    await called.wait()
+    report = await bus.stop(drain=False)
+    assert [envelope.message for envelope in report.undrained] == [Ping(7)]
+    assert calls == [7, 7]
+
+
+@dataclass
+class Order:
+    """The garbage collector looks at it, and at its envelope."""
+
+    key: str = "a"
+
+
+class Held:
+    """What only the handlers of a bus refer to."""
+
+
+async def stopped(kind, *, beside=False, **options):
+    """A bus that was stopped while its events waited for a handler; what is left of what that holds."""
+    held = Held()
+    bus = ResilientMessageBus(retry=Retry(attempts=2, delay=10, jitter=False))
+    bus.on_error(lambda *_: None)
+
+    def handle(event, held=held):
+        raise ValueError
+
+    bus.subscribe(kind, handle, breaker=BreakerOptions(failures=1, recovery=1_000), **options)
+    if beside:
+        bus.subscribe(kind, handle, retry=NO_RETRY)
+    await bus.start()
+    for _ in range(3):
+        bus.publish_nowait(kind())
+    await until_idle()
+    report = await bus.stop(drain=False)
+    return len(report.undrained), weakref.ref(held)
+
+
+@topic("plain")
+class Bare(Event):
+    number: int = 0
+
+
+@topic("keyed", key="key")
+class Keyed(Event):
+    key: str = "a"
+
+
+@pytest.mark.parametrize("kind", [Bare, Keyed, Order])
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({}, 1),
+        ({"ordered": True}, None),
+        ({"pause": True}, 3),
+        ({"pause": True, "ordered": True}, 3),
+        ({"beside": True, "pause": True}, 3),
+    ],
+    ids=str,
+)
+async def test_a_bus_that_was_stopped_is_let_go_with_the_events_that_waited(kind, options, left):
+    undrained, held = await stopped(kind, **options)
+    await until_idle()
+    gc.collect()
+    assert undrained == (left or (3 if kind is Keyed else 1))
+    assert held() is None
+
+
+async def test_an_event_that_waited_for_two_handlers_is_reported_once():
+    bus = ResilientMessageBus(retry=Retry(attempts=2, delay=10, jitter=False))
+    bus.on_error(lambda *_: None)
+    for _ in range(2):
+        bus.subscribe(Ping, Failing())
+    await bus.start()
+    bus.publish_nowait(Ping(1))
+    await until_idle()
+    report = await bus.stop(drain=False)
+    assert [envelope.message.number for envelope in report.undrained] == [1]
+
+
+class Failing:
+    """A handler that always fails."""
+
+    def __call__(self, event):
+        raise ValueError
+
+
+async def test_an_envelope_that_somebody_keeps_does_not_keep_its_lane():
+    kept: list[Envelope] = []
+
+    async def handle(event):
+        one = current_envelope()
+        assert one is not None
+        kept.append(one)
+        if len(kept) == 1:
+            raise ValueError("once")
+
+    async with ResilientMessageBus(retry=AT_ONCE) as bus:
+        bus.on_error(lambda *_: None)
+        bus.subscribe(Bare, handle)
+        bus.publish_nowait(Bare())
+        await bus.settle()
+    assert [(one.settled, one.lane, one.delivery) for one in kept] == [(True, None, None)] * 2
