@@ -158,7 +158,7 @@ def _profiles(
         if case.name in measured
     }
     with console.status("Sampling where the time goes ..."):
-        return profile_all(cases, folder, suite.profiled)
+        return profile_all(cases, folder, suite.profiled, suite.profiler)
 
 
 def show(report: Report, console: Console) -> None:

@@ -52,7 +52,7 @@ USES = {
     "publish_many": {"plain_lengths"},
     "publish_nowait": {"QueueInlet", "TopicInlet", "plain_lengths"},
     "awaited": {"TopicInlet", "plain_lengths"},
-    "read": {"cut", "records"},
+    "read": {"records"},
     "hot": {"Calls", "Cells", "Counter", "Gate"},
     "ring": {"Cells"},
     "streaming": {"plain_lengths"},

@@ -134,7 +134,9 @@ def where(reports: dict[str, dict[str, Any]]) -> str:
     suites: dict[str, list[str]] = {}
     for suite, report in reports.items():
         machine = report["machine"]
-        name = f"{machine['processor']}, {machine['memory']}, {machine['Python']}"
+        # The name of the kernel is that of the image, so two machines of one kind are told apart.
+        parts = ("processor", "memory", "kernel", "Python")
+        name = ", ".join(machine[part] for part in parts)
         suites.setdefault(name, []).append(suite)
     if len(suites) == 1:
         return f"Medians, on {next(iter(suites))}."

@@ -20,6 +20,7 @@ IDLE = "(idle)"
 SHOWING = ("console.py", "live.py", "progress.py", "screen.py", "segment.py", "<frozen os>")
 """Of the progress bar, which runs beside the sampled case."""
 LOOP = "the benchmark's own loop; it is in what every contender takes"
+UNDER = "the benchmark's own function, and what is compiled under it: the sampler sees Python alone"
 WAKE = "the loop is woken once for each commit, not for each record; calls in flight share it"
 CLIENT = "the client of the broker, as it comes"
 ONCE = "preparing a run and clearing up after it"
@@ -43,9 +44,14 @@ DONE = {
     "subscription.py __anext__": "a coroutine for each record is what `async for` costs; `batches()` avoids it",
     "subscription.py next_batch": "cut out of what is at hand, without a turn of the loop",
     "frame.py parse_body": "one CRC-32C over the body of an entry, at the speed of the hardware",
-    "frame.py view": "one copy of an entry, so that its records can be cut out of it as bytes",
+    "frame.py view": "views of the columns of an entry; only what is compressed is copied, and that by a thread",
+    "fetched.py take": "records are made where they are used, in one step of the compiled twin; the objects themselves remain",
+    "fetched.py made": "records are made where they are used, in one step of the compiled twin; the objects themselves remain",
     "arrow.py to_batch": "columns are made over the bytes of the entry, without a copy for each record",
+    "lane.py make_room": "once for a turn in which somebody waited for room",
+    "one_by_one.py __anext__": "a coroutine for each record is what `async for` costs; `batches()` avoids it",
     "lane.py _run_plain": "the usual case, one handler and nothing around it, is written out in one loop",
+    "turns.py _go_on": "the usual case is compiled: queue, context, handler and books of each event; the handler itself is in it",
     "intake.py enclose": "one small object for each message: its identity, its time, its context",
     "drive.py begin": "a handler starts in place; a task is made only when it waits",
     "commands.py execute": "no task for a command; its timeout is an entry of a heap, with one timer for all",
@@ -58,7 +64,7 @@ DONE = {
     "hot.py _handle_batch": "once for a turn of up to 2,048 messages: what can be done once is not done for each",
     "<string> __init__": "notes on an event that somebody waits for; all others go without",
     "dispatch.py <listcomp>": "only for events with filters, and for those that come again",
-    "arrow.py _bytes": "one copy for a chunk of entries; chunks of 4 MiB, so that there are fewer",
+    "arrow.py _bytes": "one copy for a chunk of entries",
     "shared_ring.py _batches": "one look at the cursor for all entries that are there",
     "system.py sleep": "waiting for the other process: short first, then longer",
     "system.py make_directory": "once for a topic: the run is short, and begins with a new log",
@@ -66,26 +72,26 @@ DONE = {
     "<frozen posixpath> dirname": "once for a file that is made",
     "system.py list_directory": "once for a topic: the run is short, and begins with a new log",
     "<frozen posixpath> lexists": "once for a file that is made",
-    "contenders.py publish_and_wait_each": LOOP,
+    "contenders.py publish_and_wait_each": UNDER,
     "events.py __init__": LOOP_TURN,
     "events.py _run": LOOP_TURN,
     "base_events.py run_forever": LOOP_TURN,
     "events.py cancel": LOOP_TURN,
     "parallel.py _take": "one note for each record in flight: offsets are committed in order, whatever order handlers end in",
-    "hot.py unawaited": LOOP,
-    "hot.py awaited": LOOP,
-    "books.py handle": LOOP,
-    "blocks.py handle": LOOP,
-    "publishers.py _publish_nowait": LOOP,
+    "hot.py unawaited": UNDER,
+    "hot.py awaited": UNDER,
+    "books.py handle": UNDER,
+    "blocks.py handle": UNDER,
+    "publishers.py _publish_nowait": UNDER,
     "read.py _each": LOOP,
     "model.py more": LOOP,
     "subscription.py __len__": LOOP,
-    "contenders.py publish_each": LOOP,
-    "contenders.py burst": LOOP,
+    "contenders.py publish_each": UNDER,
+    "contenders.py burst": UNDER,
     "rings.py step": LOOP,
     "books.py take": LOOP,
     "partitions.py _measure": LOOP,
-    "metrics.py queued": LOOP,
+    "metrics.py queued": UNDER,
     "metrics.py commands": LOOP,
     "_methods.py _sum": "one call of numpy for an entry, 2 µs of the 200 that 1,000 records take; it lets other threads run, so the sampler meets it too often",
     "frame.py draft": "one CRC-32C over the body of an entry, at the speed of the hardware",
@@ -148,6 +154,7 @@ DONE = {
     "redis_consumer.py _fetch_some": "one script for all partitions, which reads ahead",
     "selector_events.py _read_ready__data_received": CLIENT,
 }  # fmt: skip
+SEEN_WAITING = "Nobody was seen at work: it waits nearly all of the time."
 FILES = {
     "base_events.py": LOOP_TURN,
     "events.py": LOOP_TURN,
@@ -203,8 +210,8 @@ def markdown(reports: Iterable[Report], before: Mapping[str, Before]) -> str:
         "bound of the same run, where a workload has one.",
         "",
         "What lets other threads run, as numpy and calls of the system do, is met by the sampler more often than it takes time.",
-        "Of jobs in other processes, those processes are sampled. Not sampled are Spark, whose time is that of the JVM and of its",
-        "workers, and the wake-up of an idle loop, which hardly works.",
+        "Of jobs in other processes, those processes are sampled. Of Spark, py-spy samples the driver and the workers of Python,",
+        "and Java's own flight recorder its Java. Not sampled is the wake-up of an idle loop, which hardly works.",
         "",
         "`python -m benchmarks.profile NAME` samples any case again. `build/peers/bin/py-spy record --native` sees into",
         "compiled code as well. What the compiled twin saves is [counted in instructions](twin.md), by callgrind.",
@@ -225,7 +232,11 @@ def _cases(report: Report, before: Mapping[str, Before]) -> Iterator[str]:
             [f"{share:.0%}", f"`{function}`", thread, done(function)]
             for function, share, thread in costs(list(profiles))
         ]
-        yield from table(["share", "function", "thread", "what was done"], rows)
+        yield from (
+            table(["share", "function", "thread", "what was done"], rows)
+            if rows
+            else (SEEN_WAITING, "")
+        )
         if title in before and before[title].started != report.started:
             yield from (_as_it_was(before[title]), "")
 

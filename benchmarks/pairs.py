@@ -50,7 +50,7 @@ class Rule:
 
 
 RULES = (
-    Rule("publish_many/*", "penstock-pipelined", FLIGHT),
+    Rule("publish_many/*", "penstock-pipelined*", FLIGHT),
     Rule("one_by_one/*", "penstock-stop-and-wait", ""),
     Rule("one_by_one/*", "penstock-on-loop", ""),
     Rule("one_by_one/*", "penstock*", AHEAD),
@@ -59,8 +59,8 @@ RULES = (
     Rule("read/*", "penstock-for", "one record at a time, by `async for`"),
     Rule("read/*", "penstock-replay", "one record at a time, by `async for`"),
     Rule("tail/*", "penstock-other", "to another process"),
-    Rule("durable_batches/*", "penstock-pipelined", "", SERVERS),
-    Rule("durable_batches/*", "penstock-pipelined", FLIGHT),
+    Rule("durable_batches/*", "penstock-pipelined*", "", SERVERS),
+    Rule("durable_batches/*", "penstock-pipelined*", FLIGHT),
     Rule("durable_batches/*", "penstock*", "one call at a time, the peer has 4 in flight", SERVERS),
     Rule("durable_singles/*", "penstock*", "", SERVERS),
     Rule("durable_singles/*", "penstock*", TASKS),

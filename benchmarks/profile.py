@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,6 +39,7 @@ THREADS = {"MainThread": "event loop", "penstock-commit": "commit thread"}
 # Where a thread stands while it has nothing to do, or a server starts or stops.
 WAITING = {
     "selectors.py select",
+    "system.py _next",
     "thread.py _worker",
     "threading.py _wait_for_tstate_lock",
     "threading.py wait",
@@ -52,6 +53,8 @@ HELPERS = "helper threads"
 OF_CHILD = "of a child process"
 
 Spot = tuple[str, str, int]
+Profiler = Callable[[Case, Path], list[Profile]]
+"""How the cases of a suite are sampled, one after the other."""
 
 
 @dataclass
@@ -195,12 +198,17 @@ def _sample_once(case: Case, folder: Path, into: Sampler) -> None:
         into.add_children(Path(kept))
 
 
-def profile_all(cases: Mapping[str, Case], folder: Path, wanted: Sequence[str]) -> list[Profile]:
+def profile_all(
+    cases: Mapping[str, Case],
+    folder: Path,
+    wanted: Sequence[str],
+    profiler: Profiler = profile_case,
+) -> list[Profile]:
     """The profiles that the report shows, of those cases that were chosen; one that fails is told and left out."""
     found = []
     for name in wanted:
         try:
-            found += profile_case(cases[name], folder) if name in cases else []
+            found += profiler(cases[name], folder) if name in cases else []
         except Exception as error:  # what was measured before is worth more
             print(f"not sampled: {name}: {type(error).__name__}: {error}", file=sys.stderr)
     return found
@@ -218,10 +226,10 @@ def main(name: str, seconds: float = 3.0) -> None:
     from benchmarks.suites import SUITES
 
     scale = replace(SCALES["default"], seconds=seconds, recovery_bytes=256 << 20)
-    for workload in (one for suite in SUITES.values() for one in suite.workloads):
-        for case in workload.cases(scale):
+    for suite in SUITES.values():
+        for case in (case for one in suite.workloads for case in one.cases(scale)):
             if name in case.name and case.contender.startswith(("penstock", "resilient")):
-                print("\n".join(profile_lines(profile_case(case, Path.cwd()))))
+                print("\n".join(profile_lines(suite.profiler(case, Path.cwd()))))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ REASONS = {
     r"one by one, (syncs shared|a sync per 1,000)": "One by one",
     r"1,000 in a call.*: times (lmdb|rocksdb)": "Libraries, 1,000 in a call",
     r"times (kafka|postgres|redis|nats)": "Servers, at ten times their rate",
+    r"Kafka, produce": "Kafka, produced",
     r"Kafka, consume": "Kafka, a commit for each batch",
+    r"Pulsar, consume": "Pulsar, a commit for each batch",
     r"read as objects.*(LMDB|lmdb|rocksdb)": "Read as objects, beside libraries",
     r"`async for`": "`async for`, record by record",
     r"read as Arrow": "Arrow",
@@ -34,7 +36,8 @@ REASONS = {
     r"times the Parquet": "Spark's source and sink beside Parquet",
     r"NATS JetStream, published.*FastStream": "FastStream on NATS, published one by one",
     r"committed one by one.*FastStream": "FastStream on NATS and Kafka, committed one by one",
-    r"metrics on, (commands|`publish_and_wait`)": (
+    r"metrics on, bursts": "Metrics on bursts",
+    r"metrics on, (commands|`await publish`|`publish_and_wait`)": (
         "Metrics on commands, and on events that are waited for"
     ),
     r"published, consumed, committed": "Published, consumed and committed over several partitions",
@@ -219,6 +222,14 @@ def test_the_hottest_costs_leave_out_who_waits():
     assert hottest.DONE["system.py sync"] in page
     assert "nothing yet" in page
     assert "Before (" not in page
+
+
+def test_who_only_waits_has_no_table_of_costs():
+    spots = [Hotspot(0.9, "selectors.py select", "(idle) x"), Hotspot(0.1, "console.py file", "x")]
+    profile = Profile(title="a/b", thread="event loop", samples=100, hotspots=spots)
+    page = hottest.markdown([report([], "bus", [profile])], {})
+    assert hottest.SEEN_WAITING in page
+    assert "| share |" not in page
 
 
 def test_what_a_profile_said_first_stands_beside_the_last():

@@ -4,15 +4,20 @@ Nothing here asserts a speed: the figures are measured on a quiet machine, by `m
 """
 
 import dataclasses
+import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from benchmarks import PEERS, attached
 from benchmarks import __main__ as program
+from benchmarks.attached import add_recording, add_stacks, java_sampled, python_sampled
 from benchmarks.model import SCALES, Case, Load, Sample, Scale, drive
 from benchmarks.peers import raw
-from benchmarks.profile import profile_all, profile_case, sampling
+from benchmarks.profile import Sampler, profile_all, profile_case, sampling
 from benchmarks.report import amount, markdown, write_page
 from benchmarks.results import decode, encode, ratio_to_bound, ratios
 from benchmarks.runner import Runner, selected
@@ -85,15 +90,15 @@ def test_something_is_counted_however_slow_the_machine_is():
 
 def test_only_chooses_cases_by_name(tmp_path, tiny):
     file = tmp_path / "log.json"
-    chosen = ["--quick", "--only", "publish_many/100/no-sync/raw", "--json", str(file)]
+    chosen = ["--quick", "--only", "publish_many/100/no-sync/sqlite", "--json", str(file)]
     assert program.main([*chosen, "--dir", str(tmp_path)]) == 0
     (result,) = decode(file.read_bytes()).results
-    assert result.name == "publish_many/100/no-sync/raw"
+    assert result.name == "publish_many/100/no-sync/sqlite"
 
 
 def test_as_many_rounds_are_measured_as_were_asked_for(tmp_path, tiny, capsys):
     file = tmp_path / "log.json"
-    chosen = ["--quick", "--only", "publish_many/100/no-sync/raw", "--json", str(file)]
+    chosen = ["--quick", "--only", "publish_many/100/no-sync/sqlite", "--json", str(file)]
     assert program.main([*chosen, "--dir", str(tmp_path), "--rounds", "3"]) == 0
     report = decode(file.read_bytes())
     assert (report.rounds, len(report.results[0].samples)) == (3, 3)
@@ -220,6 +225,63 @@ def test_a_case_that_cannot_be_sampled_is_told_and_left_out(tmp_path, capsys):
     broken = case("penstock", [])
     assert profile_all({broken.name: broken}, tmp_path, [broken.name, "not/measured"]) == []
     assert f"not sampled: {broken.name}" in capsys.readouterr().err
+
+
+STACKS = """\
+process 7:"python3 -m benchmarks";main (benchmarks/__main__.py:9);wait (/usr/lib/py4j/socket.py:3) 2
+process 7:"python3 -m benchmarks";process 8:"python3 -m pyspark.daemon";read (/src/penstock/spark/reader.py:40);sum (numpy/core.py) 5
+process 7:"python3 -m benchmarks";process 8:"python3 -m pyspark.daemon";read (/src/penstock/spark/reader.py:40);sum (numpy/core.py) 1
+process 7:"python3 -m benchmarks";process 8:"python3 -m pyspark.daemon" 3
+"""
+
+
+BUSY_CHILD = """\
+import time
+
+def busy():
+    while time.process_time() < 3:
+        pass
+
+busy()
+"""
+
+
+def test_what_py_spy_has_seen_is_told_of_driver_and_workers():
+    sampler = Sampler()
+    add_stacks(STACKS, sampler)
+    assert sampler.seen == {
+        "driver": {("/usr/lib/py4j/socket.py", "wait", 3): 2},
+        "Python worker": {("numpy/core.py", "sum", 0): 6},
+    }
+
+
+def test_what_the_recorder_of_java_has_seen_is_told_by_class_and_method():
+    def event(kind, method):
+        frame = {"method": {"type": {"name": kind}, "name": method}, "lineNumber": 4}
+        return {"values": {"stackTrace": {"frames": [frame]}}}
+
+    events = [event("org/apache/spark/Rows$Inner", "next")] * 2 + [event("java.util.Map", "get")]
+    sampler = Sampler()
+    add_recording(json.dumps({"recording": {"events": events}}), sampler)
+    assert sampler.seen == {"Java": {("Rows.java", "next", 4): 2, ("Map.java", "get", 4): 1}}
+
+
+@pytest.mark.skipif(not (PEERS / "bin" / "py-spy").exists(), reason="py-spy: make bench fetches it")
+def test_py_spy_sees_a_child_process_at_work(tmp_path):
+    child, sampler = tmp_path / "child.py", Sampler()
+    child.write_text(BUSY_CHILD)
+    with python_sampled(tmp_path, sampler):
+        subprocess.run([sys.executable, child, "pyspark.daemon"], timeout=120, check=True)
+    assert "busy" in {function for _, function, _ in sampler.seen["Python worker"]}
+
+
+def test_no_other_java_is_looked_into_when_there_is_none_of_ours(tmp_path, monkeypatch):
+    told: list[object] = []
+    monkeypatch.setattr(attached, "_tell", lambda *command: told.append(command))
+    monkeypatch.setattr(attached, "java_below", lambda _: 0)
+    with pytest.raises(RuntimeError, match="session"), java_sampled(tmp_path, Sampler()):
+        raise AssertionError("nothing is there to be looked into")
+    assert told == []
 
 
 @pytest.mark.parametrize("source", FIGURES, ids=lambda source: source.stem)

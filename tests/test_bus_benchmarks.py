@@ -189,7 +189,9 @@ def check_figures(report):
     line = results["processor/rates/resilient"]
     assert line.unit == "R²"
     assert 0 <= line.median <= 1
-    assert [f"at {rate:,}/s %" in line.notes for rate in (0, 10_000, 20_000, 40_000)] == [True] * 4
+    assert [f"at {rate:,}/s %" in line.notes for rate in (0, 50_000, 100_000, 200_000)] == [
+        True
+    ] * 4
     for name in ("resilient", "resilient-slow", "resilient-breaker"):
         books = results[f"chaos/failing/{name}"].notes
         assert books["published"] == books["handled"] + books["dead letters"]
@@ -311,7 +313,8 @@ async def test_the_work_for_an_event_does_not_grow_with_their_number(use):
     async with with_handler(ResilientMessageBus, Tally()) as bus:
         await use(bus, 1_000)
         few, many = await calls_of(use, bus, 1_000), await calls_of(use, bus, 8_000)
-    assert many / 8_000 == pytest.approx(few / 1_000, rel=0.05)
+    # What is done once for a turn counts for more where there are few.
+    assert many / 8_000 <= few / 1_000 * 1.05
 
 
 async def calls_of(use, bus, events):

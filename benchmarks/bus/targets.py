@@ -57,7 +57,7 @@ TARGETS: tuple[Target, ...] = (
     Target("growth of resident memory, dead letters", f"{_SLOPE}-failing", 1, at_most=True),
     Target("growth of traced memory, dead letters", f"{_SLOPE}-failing", 1,
            note="traced B/event", at_most=True),
-    Target("processor time when idle", "processor/rates/resilient", 0.1, note="at 0/s %",
+    Target("processor time when idle", "processor/rates/resilient", 0.1, note="idle %",
            at_most=True),
     Target("processor time is linear in the rate", "processor/rates/resilient", 0.95),
     Target("chaos: events that are not accounted for", "chaos/failing/resilient", 0,

@@ -16,6 +16,7 @@ _WRITES = (
     ("1,000 in a call", _BATCHES, "penstock", LIBRARIES),
     ("1,000 in a call, on the loop", _BATCHES, "penstock-on-loop", LIBRARIES),
     ("1,000 in a call, calls in flight", _BATCHES, "penstock-pipelined", ALL),
+    ("1,000 in a call, calls in flight, on the loop", _BATCHES, "penstock-pipelined-on-loop", ALL),
     ("one in a call, 64 tasks", _SINGLES, "penstock", ALL),
     ("one in a call, 64 tasks, on the loop", _SINGLES, "penstock-on-loop", ALL),
 )

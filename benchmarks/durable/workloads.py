@@ -38,12 +38,17 @@ def batches(scale: Scale) -> list[Case]:
     return [
         case("raw", "write + fdatasync of packed blocks",
              lambda at: raw.append(at, load, sync=True), bound=True, durability="fdatasync"),
+        case("raw-joined", "1,000 joined, with a checksum, write + fdatasync",
+             lambda at: raw.append_joined(at, load, sync=True), durability="fdatasync"),
         case("penstock", "publish_many, one call at a time",
              lambda at: publish_many(at, load, EVERY_MESSAGE), durability=OURS),
         case("penstock-on-loop", "publish_many, one call at a time, committed on the event loop",
              lambda at: publish_many(at, load, EVERY_MESSAGE, commit_on="loop"), durability=OURS),
         case("penstock-pipelined", f"publish_many, {IN_FLIGHT} calls in flight",
              lambda at: publish_many(at, load, EVERY_MESSAGE, in_flight=IN_FLIGHT), durability=OURS),
+        case("penstock-pipelined-on-loop", f"publish_many, {IN_FLIGHT} calls in flight, committed on the event loop",
+             lambda at: publish_many(at, load, EVERY_MESSAGE, in_flight=IN_FLIGHT, commit_on="loop"),
+             durability=OURS),
         *(case(name, peer.how,
                partial(_store, peer=peer, load=Load.of(scale, PAYLOAD_BYTES, peer.block)),
                durability=peer.durability)
@@ -61,6 +66,8 @@ def singles(scale: Scale) -> list[Case]:
     return [
         case("raw", "write + fdatasync of each record",
              lambda at: raw.append(at, load, sync=True), bound=True, durability="fdatasync"),
+        case("raw-64", f"{TASKS} awaiting tasks, write + fdatasync for all of them",
+             lambda at: raw.append_awaited(at, load, tasks=TASKS), durability="fdatasync"),
         case("penstock", f"await publish, {TASKS} tasks",
              lambda at: publish(at, load, EVERY_MESSAGE, publishers=TASKS), durability=OURS),
         case("penstock-on-loop", f"await publish, {TASKS} tasks, committed on the event loop",
@@ -193,7 +200,9 @@ WORKLOADS = (
         "“penstock-pipelined” does; the others have one writer. Calls in flight may share a sync: "
         "“records per sync” shows it for Penstock, the servers do not tell. persist-queue has no call for "
         "several records and syncs each. “penstock-on-loop” writes and syncs in the thread that calls, as the "
-        "libraries do; otherwise Penstock has a thread for it, so that a slow disk does not stop the event loop.",
+        "libraries do; otherwise Penstock has a thread for it, so that a slow disk does not stop the event loop. "
+        "“raw-joined” is the least that a log in Python does with such a call: it joins the records, has a checksum of "
+        "them, writes and syncs.",
         batches,
     ),
     Workload(
@@ -202,14 +211,15 @@ WORKLOADS = (
         "Each call returns when its record is durable. Penstock and the servers have 64 tasks that wait, "
         "and may share syncs. SQLite, which litequeue and persist-queue are made of, and LMDB let one writer "
         "commit at a time. RocksDB lets threads share a sync, but rocksdict holds the interpreter lock until a "
-        "write returns: 32 threads got a sync for each record, as one does, so it has one writer too.",
+        "write returns: 32 threads got a sync for each record, as one does, so it has one writer too. “raw-64” is the least "
+        "that 64 tasks cost which wait for the disk: futures of asyncio, a write and a sync in the loop's own thread.",
         singles,
     ),
     Workload(
         "durable_read",
         "Read back",
         "All records, from the oldest on, as objects of Python. Queues take each record out, durably; they "
-        "are measured with 500 records, servers with as many as take half a second. A server's reader is connected "
+        "are measured with 500 records or one block, servers with as many as take half a second. A server's reader is connected "
         "and has its first batch before the clock starts, and is closed after it stops. Penstock checks every "
         "checksum. “raw-objects” is the limit of whoever makes such objects: the same ones of bytes that are in "
         "memory already.",

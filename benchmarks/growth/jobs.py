@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import resource
+import shutil
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
@@ -31,6 +33,7 @@ KEPT = TopicConfig(
 """As NO_SYNC; nothing goes before it was read, however much it is."""
 OPEN_TOPICS = 2_000
 """An open topic holds about five handles, and a process may have so many."""
+SEGMENT_BYTES = TopicConfig().segment_bytes_max
 SIZED_BYTES = 16 << 20
 """Of records of each size; at least four of them."""
 
@@ -105,9 +108,28 @@ async def _open_all(folder: Path) -> float:
 
 
 async def records(folder: Path, size: int, watch: Watch) -> None:
-    """Publish and read so many records."""
+    """Publish and read so many records; then their bytes alone, without a log."""
     async with opened(folder, KEPT) as queue:
         await _there_and_back(queue, size, PAYLOAD_BYTES, watch)
+    bare = folder / "bare"
+    bare.mkdir()
+    os.sync()
+    with watch.step("bare"):
+        _write_bare(bare, size)
+    shutil.rmtree(bare)
+
+
+def _write_bare(folder: Path, size: int) -> None:
+    """Values alone, as many in a write as four calls have; each file is as large as a segment, and is synced."""
+    block = b"".join(Load(PAYLOAD_BYTES, 0, 0).values()) * IN_FLIGHT
+    left = size * PAYLOAD_BYTES
+    for number in itertools.count():
+        with open(folder / str(number), "wb", buffering=0) as file:
+            for _ in range(min(left, SEGMENT_BYTES) // len(block) + 1):
+                left -= file.write(block[:left])
+            os.fdatasync(file.fileno())
+        if not left:
+            return
 
 
 async def sizes(folder: Path, size: int, watch: Watch) -> None:

@@ -22,6 +22,8 @@ WORSE = 1.5
 HANDLES_EACH = 6
 """File handles of an open topic or partition, and some room."""
 CALLS = 50
+BOUND = "bare"
+"""The step that is the limit of another one."""
 PATIENCE_SECONDS = 3_600
 FIGURES = {"memory": ("MiB", 1.0), "handles": ("handles", 1.0), "recovery": ("ms", 1e3)}
 """Of every dimension: their unit, and how many of it are in what a job tells."""
@@ -36,7 +38,7 @@ class Dimension:
     name: str
     sizes: tuple[int, ...]
     steps: tuple[str, ...]
-    """What is timed: publishing, reading."""
+    """What is timed: publishing, reading, and the bytes alone, which is a bound and no target."""
     per: str
     """The unit of a timed step, for each of ``units``."""
     scale: float
@@ -51,10 +53,12 @@ class Dimension:
 
 
 DIMENSIONS = (
-    Dimension("records", (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000), ("publish", "read"),
-              "µs/record", 1e6, lambda size: size,
+    Dimension("records", (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000),
+              ("publish", "read", BOUND), "µs/record", 1e6, lambda size: size,
               "Records of 100 bytes in one partition: published 1,000 a call, four calls in flight, "
-              "flushed; read in batches.", judged=((1_000_000, LONG), (LONG, 100_000_000))),
+              "flushed; read in batches. Then the same values without a log, into files as large as "
+              "segments, each synced: what the disk itself takes for so much.",
+              judged=((1_000_000, LONG), (LONG, 100_000_000))),
     Dimension("partitions", (1, 8, 32, 128, 512), ("publish", "read"), "µs/record", 1e6,
               lambda size: size * jobs.PER_PARTITION,
               "A topic of so many partitions with 200 records in each, flushed, then read."),
@@ -176,7 +180,8 @@ def _targets(dimension: Dimension) -> Iterator[Target]:
 
 def _between(dimension: Dimension, low: int, high: int) -> Iterator[Target]:
     name = f"grow_{dimension.name}/grow"
-    for figure, unit in _figures(dimension):
+    judged = ((figure, unit) for figure, unit in _figures(dimension) if figure != BOUND)
+    for figure, unit in judged:
         more = 1 if figure in dimension.steps else dimension.units(high) / dimension.units(low)
         shown = f"{dimension.name} {low:,} to {high:,}: {figure}, {unit.partition('/')[0]}"
         yield Target(
