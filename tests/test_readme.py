@@ -106,7 +106,9 @@ def test_others_are_compared_and_it_says_when_to_take_them():
 
 def test_the_figures_name_the_machine():
     figures = README.partition(headlines.BEGIN)[2].partition(headlines.END)[0]
-    assert re.search(r"Medians[.,] .*on .*\d cores?, \d+ GiB, CPython 3\.\d+\.\d+", figures)
+    assert re.search(
+        r"Medians[.,] .*on .*\d cores?, \d+ GiB, Linux \S+, CPython 3\.\d+\.\d+", figures
+    )
 
 
 def test_the_sums_of_the_tour_are_those_that_the_tour_has(monkeypatch):
