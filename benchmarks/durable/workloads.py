@@ -40,6 +40,8 @@ def batches(scale: Scale) -> list[Case]:
              lambda at: raw.append(at, load, sync=True), bound=True, durability="fdatasync"),
         case("raw-joined", "1,000 joined, with a checksum, write + fdatasync",
              lambda at: raw.append_joined(at, load, sync=True), durability="fdatasync"),
+        case("raw-commit", "the same, and a head in another file: locked, looked at, written, unlocked",
+             lambda at: raw.append_committed(at, load), durability="fdatasync"),
         case("penstock", "publish_many, one call at a time",
              lambda at: publish_many(at, load, EVERY_MESSAGE), durability=OURS),
         case("penstock-on-loop", "publish_many, one call at a time, committed on the event loop",
@@ -202,7 +204,8 @@ WORKLOADS = (
         "several records and syncs each. “penstock-on-loop” writes and syncs in the thread that calls, as the "
         "libraries do; otherwise Penstock has a thread for it, so that a slow disk does not stop the event loop. "
         "“raw-joined” is the least that a log in Python does with such a call: it joins the records, has a checksum of "
-        "them, writes and syncs.",
+        "them, writes and syncs. “raw-commit” does the same in a log that other processes write to, too: it has a "
+        "head that it locks, looks at and moves, with the calls of the system that a commit makes and nothing else.",
         batches,
     ),
     Workload(

@@ -17,6 +17,9 @@ from crc32c import crc32c
 from benchmarks.model import Load, Meter, Sample, drive
 from penstock import FsyncPolicy, TopicConfig, WalMessageQueue
 
+HEAD_BYTES = 1_024
+"""Two slots, of which each commit writes one."""
+
 
 @cache
 def packed(payload_bytes: int, count: int) -> bytes:
@@ -99,14 +102,40 @@ def append_joined(folder: Path, load: Load, *, sync: bool) -> Sample:
     return _append_joined(folder, load, lambda: values, sync=sync)
 
 
+def append_committed(folder: Path, load: Load) -> Sample:
+    """As :func:`append_joined`, with the calls of the system that a commit makes, and with nothing else.
+
+    It is the least that a call of many costs in a log that other processes write to as well: its head is locked,
+    looked at and moved.
+    """
+    values = load.values()
+    file, head = _open(folder, "raw.log"), os.open(folder / "head", os.O_CREAT | os.O_RDWR, 0o600)
+    os.write(head, bytes(HEAD_BYTES))
+
+    def step() -> None:
+        fcntl.flock(head, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.fstat(head)
+        seen = os.pread(head, HEAD_BYTES, 0)
+        os.fstat(file)
+        _write_joined(file, values)
+        os.fdatasync(file)
+        os.pwrite(head, seen[: HEAD_BYTES // 2], 0)
+        fcntl.flock(head, fcntl.LOCK_UN)
+
+    try:
+        return drive(load, step)
+    finally:
+        os.close(file)
+        os.close(head)
+
+
 def _append_joined(
     folder: Path, load: Load, gather: Callable[[], list[bytes]], *, sync: bool
 ) -> Sample:
     file = _open(folder, "raw.log")
 
     def step() -> None:
-        block = b"".join(gather())
-        os.writev(file, [crc32c(block).to_bytes(4, "little"), block])
+        _write_joined(file, gather())
         if sync:
             os.fdatasync(file)
 
@@ -114,6 +143,11 @@ def _append_joined(
         return drive(load, step)
     finally:
         os.close(file)
+
+
+def _write_joined(file: int, values: list[bytes]) -> None:
+    block = b"".join(values)
+    os.writev(file, [crc32c(block).to_bytes(4, "little"), block])
 
 
 def append_awaited(folder: Path, load: Load, *, tasks: int) -> Sample:
