@@ -87,3 +87,12 @@ def _no_key(key: object) -> InvalidOption:
         "something that msgspec encodes",
         option="key",
     )
+
+
+def hashable(key: object) -> object:
+    """What stands for a key in a dictionary: the key, or its text, which is the same for equal keys."""
+    try:
+        hash(key)
+    except TypeError:
+        return repr(key)  # of a list, say
+    return key

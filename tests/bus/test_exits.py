@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from penstock import (
     hot_path,
     topic,
 )
+from penstock.bus.intake import QueueOptions
 from penstock.resilience.breaker import BreakerOptions, BreakerState
 from penstock.resilience.retry import NO_RETRY, Retry
 from penstock.testing.bus_fixtures import Gate, check_books
@@ -238,3 +240,137 @@ def test_an_exit_ends_the_loop_before_another_event_begins(name, kind, waits, ha
     loop.close()
     assert [one.handled for one in ones] == [[0, 2, 3]] * handlers
     assert ended(bus) == (3, 1, 0)
+
+
+# ------------------------------------------------------------------- what is done about failures
+
+
+def exits(*_):
+    raise SystemExit(3)
+
+
+def fails_at(number):
+    def handle(event):
+        if event.number == number:
+            raise ValueError(number)
+
+    return handle
+
+
+async def in_a_loop_of_its_own(bus, publish):
+    """Publish events, the second of which fails; what stop reports, when the loop has ended."""
+    await bus.start()
+    for number in range(3):
+        await publish(bus, Usual(number))
+    await until_idle()
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+@pytest.mark.parametrize("name", list(MAKE))
+def test_a_callback_of_errors_may_end_the_program(name, awaited):
+    """Its event is in the books before the loop ends, and nobody is left waiting for it."""
+    bus = MAKE[name]()
+    bus.on_error(exits)
+    bus.subscribe(Usual, fails_at(BAD), **({} if "resilient" not in name else {"retry": NO_RETRY}))
+
+    async def publish(bus, event):
+        await (bus.publish_and_wait(event) if awaited else bus.publish(event))
+
+    async def stopped():
+        return await bus.stop(timeout=5)
+
+    with asyncio.Runner() as runner:
+        with pytest.raises(SystemExit) as ended_by:
+            runner.run(in_a_loop_of_its_own(bus, publish))
+        assert ended_by.value.code == 3
+        assert runner.run(stopped()).undrained == ()
+    assert ended(bus)[1:] == (1, 0)
+    if "resilient" in name:
+        assert len(bus.dead_letters) == 1
+    check_books(bus)
+
+
+def test_a_callback_of_the_pressure_may_end_the_program():
+    bus = MessageBus(queue=QueueOptions(capacity=2))
+    bus.on_pressure(lambda _, started: exits() if started else None)
+    handled: list[Usual] = []
+    bus.subscribe(Usual, handled.append)
+
+    async def run():
+        await bus.start()
+        for number in range(2):
+            bus.publish_nowait(Usual(number))
+        await until_idle()
+
+    async def stopped():
+        return await bus.stop(timeout=5)
+
+    with asyncio.Runner() as runner:
+        with pytest.raises(SystemExit):
+            runner.run(run())
+        assert runner.run(stopped()).undrained == ()
+    assert len(handled) == 2
+    check_books(bus)
+
+
+def test_a_callback_ends_the_program_where_no_bus_runs():
+    bus = MessageBus(queue=QueueOptions(capacity=1))
+    bus.on_pressure(exits)
+    with pytest.raises(SystemExit):
+        bus.publish_nowait(Usual(0))
+
+
+class Broken:
+    """A policy that fails itself."""
+
+    def failed(self, *_):
+        raise TypeError("unhashable")
+
+    refused = broken = failed
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_policy_that_fails_leaves_no_event_unsettled_and_no_lane_shut(waits):
+    async with MessageBus() as bus:
+        bus._dispatch.failures = Broken()
+        one = One(waits=waits)
+        bus.subscribe(Usual, one)
+        outcomes = [await bus.publish_and_wait(Usual(number), timeout=5) for number in range(3)]
+        assert [len(outcome.failures) for outcome in outcomes] == [0, 1, 0]
+        bus.publish_nowait(Usual(BAD))
+        bus.publish_nowait(Usual(3))
+        await bus.settle(timeout=5)
+        assert one.handled == [0, 2, 3]
+        assert ended(bus) == (3, 2, 0)
+    check_books(bus)
+
+
+class BrokenNotes:
+    """What the twin hands over to Python for, and which fails there."""
+
+    def __init__(self, dispatch):
+        self._dispatch = dispatch
+
+    def __getattr__(self, name):
+        return getattr(self._dispatch, name)
+
+    def end_alone(self, *_):
+        raise MemoryError
+
+
+async def test_a_lane_goes_on_after_what_is_left_of_an_event_could_not_be_begun():
+    async with MessageBus() as bus:
+        one = One()
+        handler = bus.subscribe(Usual, one)
+        await bus.publish_and_wait(Usual(0))
+        lane = bus._intake.lanes[Usual]
+        dispatch: Any = lane.dispatch
+        broken: Any = BrokenNotes(dispatch)
+        lane.dispatch = broken
+        lane.pumps += 1
+        envelope = bus._intake.enclose(Usual(1))
+        with pytest.raises(MemoryError):
+            lane.go_on_in_place(handler, envelope, None, ValueError(), None)
+        lane.dispatch = dispatch
+        await bus.publish_and_wait(Usual(2), timeout=5)
+        assert (one.handled, lane.pumps) == ([0, 2], 0)

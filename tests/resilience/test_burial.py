@@ -7,7 +7,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from penstock import Command, Event, ResilientMessageBus, WalMessageQueue
+from penstock.bus.delivery import Attempts
 from penstock.resilience.breaker import BreakerOptions
+from penstock.resilience.dead_letters import Reason
 from penstock.resilience.letters import DeadLetterCommandEvent, DeadLetterEvent
 from penstock.resilience.retry import NO_RETRY, Retry
 from penstock.system import System
@@ -166,3 +168,71 @@ async def test_a_letter_of_a_command_follows_from_it():
         result = await bus.execute(Fail())
         await bus.settle()
         assert causes == [result.metadata["id"]]
+
+
+class Stamps:
+    """An observer that expects each message to have a number."""
+
+    def stamp(self, message):
+        return {"number": str(message.number)}
+
+    async def middleware(self, envelope, go_on):
+        await go_on(envelope)
+
+
+async def test_an_observer_that_fails_on_what_tells_of_a_letter_leaves_its_event_settled():
+    one = Failing(retry=NO_RETRY)
+    async with one.bus as bus:
+        bus.observe(Stamps())
+        await bus.publish(Ping(0))
+        await bus.settle(timeout=5)
+        assert (bus.statistics().events_failed, one.letters, one.told) == (1, 1, [])
+
+
+@pytest.mark.parametrize("command", [False, True])
+async def test_a_letter_is_kept_where_the_bus_stops_before_it_could_be_written(tmp_path, command):
+    async with WalMessageQueue(tmp_path) as queue:
+        bus = ResilientMessageBus(retry=NO_RETRY, log=queue)
+        bus.on_error(lambda *_: None)
+
+        def handle(message):
+            raise ValueError
+
+        bus.subscribe(Ping, handle)
+        bus.handle(Fail, handle)
+        await bus.start()
+        handler, envelope = _failed(bus, Fail() if command else Ping(0))
+        attempts = Attempts(1, 0, 0, 0.0)
+        if command:
+            bus._burial.bury_command(handler, envelope, ValueError(), attempts)
+        else:
+            bus._burial.bury(handler, envelope, ValueError(), attempts, Reason.FAILED)
+        for task in bus._dispatch.tasks:
+            task.cancel()  # as the stop does, when it comes in the same turn of the loop
+        report = await bus.stop(drain=False)
+        assert report.undrained == ()
+        async with ResilientMessageBus(log=queue) as again:
+            assert [letter.reason for letter in again.dead_letters.list()] == [Reason.FAILED]
+
+
+def _failed(bus, message):
+    (handler,) = (one for one in bus._registry.handlers() if one.target is type(message))
+    return handler, bus._intake.enclose(message)
+
+
+async def test_an_event_that_failed_as_the_bus_stops_is_settled_and_its_letter_is_kept(tmp_path):
+    async with WalMessageQueue(tmp_path) as queue:
+        bus = ResilientMessageBus(retry=NO_RETRY, log=queue)
+        bus.on_error(lambda *_: None)
+
+        def handle(event):
+            raise ValueError
+
+        bus.subscribe(Ping, handle)
+        await bus.start()
+        await bus.publish(Ping(0))
+        await bus.stop(drain=False)
+        found = bus.statistics()
+        assert (found.events_failed, found.events_unsettled) == (1, 0)
+        async with ResilientMessageBus(log=queue) as again:
+            assert len(again.dead_letters) == 1

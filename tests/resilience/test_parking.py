@@ -7,10 +7,19 @@ from dataclasses import dataclass
 
 import pytest
 
-from penstock import Envelope, Event, ResilientMessageBus, current_envelope, topic
+from penstock import (
+    Envelope,
+    Event,
+    ResilientMessageBus,
+    System,
+    WalMessageQueue,
+    current_envelope,
+    topic,
+)
+from penstock.bus.batching import Batching
 from penstock.resilience.breaker import BreakerOptions
 from penstock.resilience.retry import NO_RETRY, Retry
-from penstock.testing.clock import until_idle
+from penstock.testing.clock import VirtualClock, until_idle
 
 AT_ONCE = Retry(attempts=4, delay=0, jitter=False)
 
@@ -203,3 +212,126 @@ async def test_an_envelope_that_somebody_keeps_does_not_keep_its_lane():
         bus.publish_nowait(Bare())
         await bus.settle()
     assert [(one.settled, one.lane, one.delivery) for one in kept] == [(True, None, None)] * 2
+
+
+async def test_one_that_waited_and_hangs_in_its_handler_is_reported_by_stop():
+    """Another one was let in when it was given up, and has ended: that does not end the waiting of the first."""
+    clock = VirtualClock()
+    handled = []
+
+    async def handle(event):
+        if event.number == 0:
+            raise ValueError("the circuit opens")
+        if event.number == 1:
+            await asyncio.Event().wait()
+        handled.append(event.number)
+
+    options = BreakerOptions(failures=1, recovery=1, successes=1, probes_max=1)
+    bus = ResilientMessageBus(retry=NO_RETRY, breaker=options, system=System(clock=clock))
+    bus.on_error(lambda *_: None)
+    bus.subscribe(Ping, handle, pause=True)
+    await bus.start()
+    for number, seconds in ((0, 0), (1, 1), (2, 5)):
+        await bus.publish(Ping(number, key=str(number)))
+        await until_idle()
+        for _ in range(seconds):
+            clock.advance(1)
+            await until_idle()
+    assert handled == [2]
+    report = await bus.stop(drain=False)
+    assert [envelope.message.number for envelope in report.undrained] == [1]
+
+
+async def test_an_event_that_waits_for_several_handlers_is_reported_once_and_has_a_letter_for_each(
+    tmp_path,
+):
+    async with WalMessageQueue(tmp_path) as queue:
+        bus = ResilientMessageBus(retry=Retry(attempts=3, delay=60, delay_max=60), log=queue)
+        bus.on_error(lambda *_: None)
+
+        def fail(event):
+            raise ValueError
+
+        async def wait(event):
+            await asyncio.Event().wait()
+
+        bus.subscribe(Ping, fail, name="fails")
+        bus.subscribe(Ping, wait, name="waits")
+        await bus.start()
+        await bus.publish(Ping(0))
+        await until_idle()
+        report = await bus.stop(drain=False)
+        assert [envelope.message.number for envelope in report.undrained] == [0]
+        async with ResilientMessageBus(log=queue) as again:
+            names = sorted(letter.handler for letter in again.dead_letters.list())
+            assert names == ["fails", "waits"]
+
+
+class Other(Event):
+    number: int
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_nothing_is_called_any_more_while_the_bus_ends_those_in_work(batch):
+    clock = VirtualClock()
+    calls = []
+    cleaning, clean = asyncio.Event(), asyncio.Event()
+
+    async def slow(event):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaning.set()
+            await clean.wait()
+
+    def fail_once(event):
+        calls.append(event)
+        raise ValueError("once")
+
+    retry = Retry(attempts=3, delay=1, jitter=False)
+    bus = ResilientMessageBus(retry=retry, system=System(clock=clock))
+    bus.on_error(lambda *_: None)
+    bus.subscribe(Other, slow)
+    if batch:
+        # Its batch waits for company while another handler of the event keeps the lane busy.
+        bus.subscribe(Ping, calls.append, batch=Batching(10, timeout=1), name="batch")
+        bus.subscribe(Ping, slow)
+    else:
+        bus.subscribe(Ping, fail_once)
+    await bus.start()
+    await bus.publish(Other(0))
+    await bus.publish(Ping(0))
+    await until_idle()
+    before = list(calls)
+    stopping = asyncio.create_task(bus.stop(drain=False))
+    await cleaning.wait()
+    clock.advance(2)
+    await until_idle()
+    clean.set()
+    report = await stopping
+    assert sorted(type(envelope.message).__name__ for envelope in report.undrained) == [
+        "Other",
+        "Ping",
+    ]
+    assert calls == before
+
+
+async def test_a_filter_that_failed_is_asked_again_before_the_retry():
+    asked, handled = [], []
+
+    def where(envelope):
+        asked.append(envelope.message.number)
+        if len(asked) == 1:
+            raise ConnectionError("the server of flags")
+        return envelope.message.number == 1
+
+    async with ResilientMessageBus(retry=AT_ONCE) as bus:
+        bus.on_error(lambda *_: None)
+        bus.subscribe(Ping, lambda event: handled.append(event.number), where=where)
+        for number in range(2):
+            await bus.publish(Ping(number))
+            await bus.settle(timeout=5)
+        assert (asked, handled) == ([0, 0, 1], [1])
+        (breaker,) = bus.breakers().values()
+        found = breaker.statistics()
+        assert (found.admitted, found.failed, found.succeeded) == (2, 1, 1)

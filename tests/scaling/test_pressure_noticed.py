@@ -13,7 +13,7 @@ from penstock.pressure.readings import Reading
 from penstock.pressure.states import BackpressureState, BackpressureThresholds
 from penstock.resilience.bus import ResilientMessageBus
 from penstock.resilience.letters import DeadLetterFilter
-from penstock.resilience.retry import NO_RETRY
+from penstock.resilience.retry import NO_RETRY, Retry
 from penstock.scaling.bus import ScalableMessageBus
 from tests.scaling.scalable_world import Ordered, Plain, Stuck, Tick, turns
 
@@ -208,3 +208,26 @@ async def test_a_stage_of_the_program_that_fills_by_itself_is_noticed_soon(syste
             bus.publish_nowait(Plain())
         with pytest.raises(LoadShed):
             bus.publish_nowait(Plain())
+
+
+@pytest.mark.acceptance(13)
+async def test_an_event_that_several_handlers_keep_is_noticed_as_often(system):
+    """Each keeps it in a place of its own: one that is published may fill eight."""
+    retry = Retry(attempts=3, delay=60, delay_max=60, jitter=False)
+    inner = ResilientMessageBus(system=system, queue=QueueOptions(capacity=100), retry=retry)
+    async with ScalableMessageBus(inner) as bus:
+        bus.on_error(lambda *_: None)
+
+        def fail(event):
+            raise ValueError
+
+        for number in range(8):
+            bus.subscribe(Plain, fail, name=f"handler {number}", breaker=None)
+        ahead = await looked(bus)
+        for _ in range(9):
+            bus.publish_nowait(Plain())
+            await turns()
+        bus.publish_nowait(Plain())
+        level = bus.backpressure.monitor.level
+        await bus.stop(drain=False)
+    assert (level, ahead > 10) == (BackpressureState.WARNING, True)

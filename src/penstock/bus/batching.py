@@ -113,7 +113,8 @@ class Batcher:
 
     def _expire(self) -> None:
         self._expiry = None
-        self._dispatch.spawn(self.flush())
+        if self._dispatch.intake.running:  # a bus that stops reports what waits
+            self._dispatch.spawn(self.flush())
 
     def _take(self) -> list[Envelope]:
         size = self._size

@@ -14,6 +14,7 @@ from penstock.bus.batching import Batcher, Batching
 from penstock.bus.commands import Commands, raise_failure
 from penstock.bus.dispatch import Dispatch, drop_notes
 from penstock.bus.encoding import MessageCodec
+from penstock.bus.exits import end_loop
 from penstock.bus.failures import ErrorCallback, PlainFailures, guarded, log_failed
 from penstock.bus.groups import AtomicGroup, grouped
 from penstock.bus.handlers import Filter, Handler, Target
@@ -178,7 +179,9 @@ class MessageBus(BusInlet):
         self._intake.halt()
         await self._dispatch.cancel(self._timers.deadline(HALT_TIMEOUT_SECONDS, "end the handlers"))
         await self._timers.interrupt(self._intake.refusal)
-        return self._intake.stop() + self._parked()
+        unfinished = self._intake.stop() + self._parked()
+        # One that is in work for a handler may wait for another one as well.
+        return list({id(envelope): envelope for envelope in unfinished}.values())
 
     async def settle(self, timeout: float = SETTLE_TIMEOUT_SECONDS) -> None:
         """Wait until every event that was published is handled, with what followed from it.
@@ -327,7 +330,7 @@ class MessageBus(BusInlet):
 
     def on_pressure(self, callback: PressureCallback) -> None:
         """Call back when a queue passes its high mark, and when it is back at its low one."""
-        self._intake.pressure_callbacks.append(guarded(callback))
+        self._intake.pressure_callbacks.append(self._guarded(callback))
 
     # Events
 
@@ -403,7 +406,16 @@ class MessageBus(BusInlet):
         if not self._error_callbacks:
             log_failed(handler, envelope, error)
         for callback in self._error_callbacks:
-            guarded(callback)(handler, envelope, error)
+            self._guarded(callback)(handler, envelope, error)
+
+    def _guarded(self, callback: Callable[..., None]) -> Callable[..., None]:
+        return guarded(callback, self._exit)
+
+    def _exit(self, error: BaseException) -> None:
+        """A callback ends the program: between events, once the bus runs."""
+        if self._dispatch.loop is None:
+            raise error
+        end_loop(self._dispatch, error)
 
     def _parked(self) -> list[Envelope]:
         """Events that wait for another call of a handler."""

@@ -17,14 +17,15 @@ from typing import Any, Protocol
 from penstock.bus.batching import Batcher
 from penstock.bus.cells import Counters
 from penstock.bus.delivery import Delivery, Failure, Outcome, delivery_of
-from penstock.bus.drive import Suspended, begin_event, current
+from penstock.bus.drive import Suspended, begin_event, both, current
 from penstock.bus.durations import Meters
 from penstock.bus.exits import EXITS, end_loop
 from penstock.bus.handlers import Handler
 from penstock.bus.middleware import EventMiddleware, chain
 from penstock.bus.registry import Plan, Registry
 from penstock.bus.timers import Deadline
-from penstock.errors import DeadlineExceeded, HandlerFailed
+from penstock.bus.way import HandlersFailed, Way
+from penstock.errors import DeadlineExceeded
 from penstock.messages import DEFAULT_SESSION, Envelope, UntrackedEnvelope
 
 logger = logging.getLogger("penstock.bus")
@@ -98,7 +99,7 @@ class Dispatch:
                 return None
         if self.middleware:
             return self._begin_middleware(envelope, handlers)
-        return self._call_from(0, handlers, envelope)
+        return self.call_from(0, handlers, envelope)
 
     def begin_waited(self, envelope: Envelope) -> Awaitable[None] | None:
         """As :meth:`begin`, for an event whose outcome somebody wants to know.
@@ -143,21 +144,28 @@ class Dispatch:
             if handler.where is None or handler.where(envelope):
                 return True
         except BaseException as error:
+            if handler.guard is not None:
+                handler.guard.began()  # it hears of the outcome of calls that it knows of
             self.fail(handler, envelope, error)
         handler.filtered += 1
         return False
 
     # Handlers
 
-    def _call_from(
+    def call_from(
         self, index: int, handlers: Sequence[Handler], envelope: Envelope
     ) -> Awaitable[None] | None:
+        """Call the handlers from this one on, until one waits; returns what is left to await."""
         for handler in handlers[index:] if index else handlers:
             pending = self.call(handler, envelope)
             if pending is not None:
                 return self._go_on(pending, handlers.index(handler), handlers, envelope)
         self.release(envelope)
         return None
+
+    def call_again(self, handler: Handler, envelope: Envelope) -> Awaitable[Any] | None:
+        """As :meth:`call`, of one that was kept from the event before: its filter is asked anew."""
+        return self.call(handler, envelope) if self._wanted(handler, envelope) else None
 
     def call(self, handler: Handler, envelope: Envelope) -> Awaitable[Any] | None:
         """Call one handler; returns what is left to await. Never raises what the handler raises."""
@@ -216,8 +224,8 @@ class Dispatch:
         if len(handlers) > 1:
             self._note_done(handlers[:index], envelope)
         others = self.spawn(self._call_all(beside, envelope)) if beside else None
-        await _both(pending, others)
-        rest = self._call_from(end, handlers, envelope)
+        await both(pending, others)
+        rest = self.call_from(end, handlers, envelope)
         if rest is not None:
             await rest
 
@@ -227,7 +235,7 @@ class Dispatch:
             if pending is not None:
                 # This task stays with the handler that waits; another one calls the rest.
                 rest = handlers[at + 1 :]
-                await _both(pending, self.spawn(self._call_all(rest, envelope)) if rest else None)
+                await both(pending, self.spawn(self._call_all(rest, envelope)) if rest else None)
                 return
 
     def _note_done(self, handlers: Sequence[Handler], envelope: Envelope) -> None:
@@ -267,17 +275,25 @@ class Dispatch:
         handler.failed += 1
         if isinstance(error, EXITS):
             end_loop(self, error)
-        before = current.set(envelope)
-        try:
-            taken_over = self.failures.failed(handler, envelope, error)
-        finally:
-            current.reset(before)
-        if taken_over:
+        if self._is_taken_over(handler, envelope, error):
             delivery_of(envelope).elsewhere |= {handler}
             return
         delivery = delivery_of(envelope)
         delivery.given_up |= {handler}
         delivery.failures.append(Failure(handler.name, error))
+
+    def _is_taken_over(self, handler: Handler, envelope: Envelope, error: BaseException) -> bool:
+        """Ask the policy. What it raises itself is told, and the failure is final: the event has to be settled."""
+        before = current.set(envelope)
+        try:
+            return self.failures.failed(handler, envelope, error)
+        except BaseException as trouble:
+            logger.exception("what is done about a failure of %s has failed", handler.name)
+            if isinstance(trouble, EXITS):
+                end_loop(self, trouble)
+            return False
+        finally:
+            current.reset(before)
 
     def plain_handler(self, kind: type) -> Handler | None:
         """The handler of a class when it is the only one and nothing stands around it."""
@@ -438,58 +454,6 @@ class Dispatch:
             if not waiter.done():
                 waiter.set_result(None)
         self.idle_waiters.clear()
-
-
-class Way:
-    """The innermost step of the middleware, which calls the handlers; a retry calls it again."""
-
-    def __init__(self, dispatch: Dispatch, delivery: Delivery, handlers: Sequence[Handler]) -> None:
-        self._dispatch = dispatch
-        self._delivery = delivery
-        self._handlers = handlers
-        self.reached = False
-        self.ended = False
-        """Whether all handlers were called."""
-
-    async def call_handlers(self, passed: Envelope) -> None:
-        """Call those that are not done; raises HandlersFailed for those that failed."""
-        delivery = self._delivery
-        if self.reached:
-            delivery.failures.clear()
-            delivery.given_up = frozenset()
-        self.reached = True
-        waiting = [handler for handler in self._handlers if delivery.wants(handler)]
-        delivery.open += 1
-        try:
-            rest = self._dispatch._call_from(0, waiting, passed)
-            if rest is not None:
-                await rest
-        except asyncio.CancelledError:
-            delivery.open -= 1
-            raise
-        self.ended = True
-        for failure in delivery.failures:
-            raise HandlersFailed(failure.handler, delivery) from failure.error
-
-
-class HandlersFailed(HandlerFailed):
-    """What a middleware sees when handlers failed after it passed the event on."""
-
-    def __init__(self, handler: str, delivery: Delivery) -> None:
-        names = ", ".join(failure.handler for failure in delivery.failures)
-        super().__init__(f"failed: {names}", handler=handler)
-
-
-async def _both(pending: Awaitable[Any], others: asyncio.Task[None] | None) -> None:
-    """Wait for a handler and for the task that calls the others; when cancelled, so are they."""
-    try:
-        await pending
-        if others is not None:
-            await others
-    except asyncio.CancelledError:
-        if others is not None:
-            others.cancel()
-        raise
 
 
 def drop_notes(envelope: Envelope) -> None:

@@ -138,6 +138,20 @@ def was_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
+async def both(pending: Awaitable[Any], others: asyncio.Task[None] | None) -> None:
+    """Wait for a handler and for the task that calls the others; when cancelled, so are they, and it waits for their end."""
+    try:
+        await pending
+        if others is not None:
+            await others
+    except asyncio.CancelledError:
+        if others is not None:
+            others.cancel()
+            # They must be done with the event before it is handled again.
+            await asyncio.wait({others})
+        raise
+
+
 async def nothing() -> None:
     """Nothing is left to await here: the event waits for a retry, or in a batch."""
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from penstock.bus.exits import EXITS
 from penstock.bus.handlers import Handler
 from penstock.bus.log_fields import fields_of
 from penstock.messages import Envelope
@@ -59,13 +60,19 @@ def log_failed(handler: Handler, envelope: Envelope, error: BaseException) -> No
     )
 
 
-def guarded(callback: Callable[..., None]) -> Callable[..., None]:
-    """A callback whose errors are logged and go no further."""
+def guarded(
+    callback: Callable[..., None], on_exit: Callable[[BaseException], None] | None = None
+) -> Callable[..., None]:
+    """A callback whose errors are logged and go no further; ``on_exit`` hears when it ends the program."""
 
     def call(*arguments: Any) -> None:
         try:
             callback(*arguments)
         except Exception:
             logger.exception("a callback of the bus failed")
+        except EXITS as error:
+            if on_exit is None:
+                raise
+            on_exit(error)
 
     return call

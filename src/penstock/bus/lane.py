@@ -20,6 +20,7 @@ from penstock.bus.durations import Meter, Pace, Stopwatch
 from penstock.bus.handlers import Handler
 from penstock.bus.queue import BoundedEventQueue
 from penstock.bus.turns import TURN_EVENTS, Turns
+from penstock.hashing import hashable
 from penstock.messages import DEFAULT_SESSION, Envelope, key_reader, stays
 from penstock.speedups import compiled
 
@@ -144,10 +145,14 @@ class Lane(LaneCells):
     ) -> tuple[Envelope, Delivery, Awaitable[None] | None]:
         """Go on where the twin has called the handler of :attr:`plain` in place, and it was not plain."""
         notes, rest = delivery_of(envelope), None
-        if pending is not None:
-            rest = self.dispatch.go_on_alone(handler, envelope, Suspended(*pending))
-        else:
-            self.dispatch.end_alone(handler, envelope, error)
+        try:
+            if pending is not None:
+                rest = self.dispatch.go_on_alone(handler, envelope, Suspended(*pending))
+            else:
+                self.dispatch.end_alone(handler, envelope, error)
+        except BaseException:
+            self._leave()
+            raise
         if rest is None and self.kind not in self.dispatch.open_batches:
             if watch is not None:
                 watch.stop()
@@ -384,12 +389,7 @@ class Lane(LaneCells):
     # Order of keys
 
     def _key_of(self, envelope: Envelope) -> object:
-        key = envelope.key
-        try:
-            hash(key)
-        except TypeError:
-            return repr(key)  # a list, say: still the same for equal keys
-        return key
+        return hashable(envelope.key)
 
     def _claim(self, envelope: Envelope) -> bool:
         """Let others of its key wait; False when a handler that waits for this one did so before."""

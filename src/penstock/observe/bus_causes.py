@@ -112,7 +112,7 @@ def why_parked(bus: MessageBus, wanted: Wanted) -> Why | None:
     for handler in bus._registry.handlers():
         guard = guard_of(handler)
         breaker = guard.breaker
-        waiting = [*guard.paused, *((guard.resuming,) if guard.resuming else ())]
+        waiting = [*guard.paused, *guard.resuming.values()]
         is_shut = breaker is not None and breaker.state is not BreakerState.CLOSED
         if breaker is not None and is_shut and any(map(wanted, waiting)):
             return _circuit(handler.name, breaker.state, breaker.retry_after, waiting[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from typing import Any
 
 from penstock.bus.delivery import Attempts, delivery_of
@@ -13,6 +14,7 @@ from penstock.bus.handlers import Handler
 from penstock.bus.intake import Intake
 from penstock.bus.registry import Registry
 from penstock.errors import Closed
+from penstock.hashing import hashable
 from penstock.messages import Envelope, dotted_name
 from penstock.resilience.dead_letters import DeadLetter, DeadLetterQueue, Reason, event_of
 from penstock.resilience.describe import describe
@@ -57,7 +59,9 @@ class Burial:
     def _add(self, envelope: Envelope, letter: DeadLetter) -> None:
         if self.letters.waits:
             delivery_of(envelope).open += 1
-            self._dispatch.spawn(self._save_and_release(letter, envelope))
+            saving = self._dispatch.spawn(self._save(letter, envelope))
+            # Also where the bus stops and cancels it before it has begun.
+            saving.add_done_callback(lambda _: self._dispatch.release(envelope))
         else:
             self._keep(letter, envelope)
 
@@ -116,15 +120,26 @@ class Burial:
         else:
             self._tell(letter, envelope)
 
-    async def _save_and_release(self, letter: DeadLetter, envelope: Envelope) -> None:
-        try:
-            await self._save(letter, envelope)
-        finally:
-            self._dispatch.release(envelope)
+    def _save(
+        self, letter: DeadLetter, envelope: Envelope | None = None
+    ) -> Coroutine[Any, Any, None]:
+        """Keep a letter, which is done when this returns; what it returns writes it, and tells.
 
-    async def _save(self, letter: DeadLetter, envelope: Envelope | None = None) -> None:
+        So a task that is cancelled before it begins, as the bus stops, has lost nothing.
+        """
         try:
-            await self.letters.add(letter)
+            self.letters.keep(letter)
+        except Exception as error:
+            return self._write(letter, envelope, error)
+        return self._write(letter, envelope)
+
+    async def _write(
+        self, letter: DeadLetter, envelope: Envelope | None, refusal: Exception | None = None
+    ) -> None:
+        try:
+            if refusal is not None:
+                raise refusal
+            await self.letters.write(letter)
         except Exception:
             logger.exception(
                 "the dead letter %s is not on the disk", letter.id, extra=_fields(letter)
@@ -145,12 +160,12 @@ class Burial:
         listeners = self._registry.plan(type(event), letter.session).handlers
         if not listeners or letter.message_type in map(dotted_name, TOLD_OF):
             return
-        envelope = self._intake.enclose(event, letter.session)
         try:
+            envelope = self._intake.enclose(event, letter.session)
             told = self._intake.offer(envelope, extra=self._intake.options.capacity)
             why: object = "the queue is full"
         except Exception as error:
-            # The letter is kept: its event has to be settled, whether the bus stops or a filter fails.
+            # The letter is kept: its event has to be settled, whether the bus stops, or a filter or an observer fails.
             told, why = False, error
         if not told:
             logger.warning("nobody is told of dead letter %s: %s", letter.id, why)
@@ -163,19 +178,19 @@ class Burial:
 
     def _block(self, handler: Handler, envelope: Envelope) -> None:
         guard = guard_of(handler)
-        key = envelope.key
+        key = hashable(envelope.key)
         if guard.policy.ordered_dead_letters and key is not None:
             guard.blocked[key] = guard.blocked.get(key, 0) + 1
             guard.look()
 
     def _unblock(self, letter: DeadLetter) -> None:
-        handler = self._handler_of(letter)
-        if handler is None or letter.key not in guard_of(handler).blocked:
+        handler, key = self._handler_of(letter), hashable(letter.key)
+        if handler is None or key not in guard_of(handler).blocked:
             return
         blocked = guard_of(handler).blocked
-        blocked[letter.key] -= 1
-        if not blocked[letter.key]:
-            del blocked[letter.key]
+        blocked[key] -= 1
+        if not blocked[key]:
+            del blocked[key]
             guard_of(handler).look()
 
     # Out

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.hashing import hashable
 from penstock.messages import Envelope
 from penstock.resilience.breaker import BreakerOptions, BreakerState, CircuitBreaker
 
@@ -59,7 +60,8 @@ class HandlerGuard:
         self.breaker = breaker
         self.lots: dict[object, Lot] = {}
         self.paused: deque[Envelope] = deque()
-        self.resuming: Envelope | None = None
+        self.resuming: dict[int, Envelope] = {}
+        """Those that waited and are in the handler now, by their numbers: a probe may be given up while it hangs."""
         self.blocked: dict[object, int] = {}
         """How many dead letters each key has, when later events have to follow them."""
         self.clear = True
@@ -83,25 +85,27 @@ class HandlerGuard:
     def waits(self, envelope: Envelope) -> bool:
         """Whether an earlier event is in the way, whatever the breaker says."""
         return (
-            (bool(self.paused) and envelope is not self.resuming)
+            (bool(self.paused) and envelope.sequence not in self.resuming)
             or self.is_blocked(envelope)
             or self.lot_before(envelope) is not None
         )
 
     def lot_before(self, envelope: Envelope) -> Lot | None:
         """Those that the event has to wait behind."""
-        lot = self.lots.get(envelope.key) if self.lots else None
+        lot = self.lots.get(hashable(envelope.key)) if self.lots else None
         return None if lot is None or lot.leader is envelope else lot
 
     def is_blocked(self, envelope: Envelope) -> bool:
         """Whether the event has to follow another one of its key into the dead letters."""
-        return envelope.key in self.blocked and REPLAY_HEADER not in envelope.headers
+        if not self.blocked:
+            return False
+        return hashable(envelope.key) in self.blocked and REPLAY_HEADER not in envelope.headers
 
     def forget_waiting(self) -> None:
         """Let go of the events that wait, as nobody comes back for them."""
         self.lots.clear()
         self.paused.clear()
-        self.resuming = None
+        self.resuming.clear()
         self.look()
 
     def began(self) -> None:

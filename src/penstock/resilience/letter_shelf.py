@@ -101,7 +101,17 @@ class LetterShelf:
         It can be seen at once. When the journal fails, the error is raised and the letter stays, in
         memory, to be written with the next change. The same holds for a caller that is cancelled.
         """
+        self.keep(letter)
+        await self.write(letter)
+
+    def keep(self, letter: DeadLetter) -> None:
+        """Keep a letter in memory, to be written by :meth:`write`, with the next change, or by ``close``."""
         self._insert(letter)
+        if self._saver is not None:
+            self._saver.note([letter.id])
+
+    async def write(self, letter: DeadLetter) -> None:
+        """Write a letter that is kept, and make room for it."""
         excess = self._excess()
         if self._spill is None:
             self._drop(excess)

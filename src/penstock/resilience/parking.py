@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from penstock.bus.delivery import delivery_of
@@ -16,9 +17,12 @@ from penstock.bus.dispatch import Dispatch
 from penstock.bus.handlers import Handler
 from penstock.bus.intake import Intake
 from penstock.bus.timers import Timers
+from penstock.hashing import hashable
 from penstock.messages import Envelope
 from penstock.resilience.guard import HandlerGuard, Lot
 
+Work = Callable[[], Coroutine[Any, Any, None]]
+"""Makes what a task is to do: made when the task is, as nobody would await it otherwise."""
 RESUME_MIN_SECONDS = 0.001
 
 
@@ -47,7 +51,8 @@ class Parking:
         """All events that wait."""
         yield from (parked.envelope for parked in self._retries.values())
         for guard in self._guards:
-            yield from guard.paused if guard.resuming is None else (guard.resuming, *guard.paused)
+            yield from guard.resuming.values()
+            yield from guard.paused
             for lot in guard.lots.values():
                 yield from lot.behind
 
@@ -71,11 +76,12 @@ class Parking:
         self._hold(envelope)
         parked = self._retries[handler, envelope.sequence] = Parked(handler, envelope)
         guard = guard_of(handler)
-        if guard.policy.ordered and envelope.key is not None and envelope.key not in guard.lots:
-            guard.lots[envelope.key] = Lot(envelope)
+        key = hashable(envelope.key)
+        if guard.policy.ordered and key is not None and key not in guard.lots:
+            guard.lots[key] = Lot(envelope)
             self._guards.add(guard)
             guard.look()
-        self._timers.call_after(delay, lambda: self._start(self._retry(parked)))
+        self._timers.call_after(delay, partial(self._start, partial(self._retry, parked)))
 
     async def _retry(self, parked: Parked) -> None:
         handler, envelope = parked.handler, parked.envelope
@@ -83,7 +89,7 @@ class Parking:
         try:
             await self._call(handler, envelope)
         except asyncio.CancelledError:
-            self._call_again(lambda: self._retry(parked))
+            self._call_again(partial(self._retry, parked))
             raise
         if self._retries.get(place) is parked:
             del self._retries[place]
@@ -99,9 +105,10 @@ class Parking:
     async def _follow(self, handler: Handler, done: Envelope) -> None:
         """An event is done: call the handler for those that wait behind it, in order."""
         guard = guard_of(handler)
-        lot = guard.lots.get(done.key) if guard.lots else None
+        key = hashable(done.key)
+        lot = guard.lots.get(key)
         if lot is not None and lot.leader is done:
-            await self._lead(handler, done.key, lot)
+            await self._lead(handler, key, lot)
 
     async def _lead(self, handler: Handler, key: object, lot: Lot) -> None:
         guard = guard_of(handler)
@@ -110,7 +117,7 @@ class Parking:
             try:
                 await self._call(handler, envelope)
             except asyncio.CancelledError:
-                self._call_again(lambda: self._lead(handler, key, lot))
+                self._call_again(partial(self._lead, handler, key, lot))
                 raise
             lot.behind.popleft()
             if (handler, envelope.sequence) in self._retries:
@@ -125,7 +132,7 @@ class Parking:
         guard = guard_of(handler)
         self._hold(envelope)
         self._guards.add(guard)
-        if envelope is guard.resuming:
+        if envelope.sequence in guard.resuming:
             guard.paused.appendleft(envelope)
             return
         guard.paused.append(envelope)
@@ -137,20 +144,21 @@ class Parking:
         breaker = guard_of(handler).breaker
         assert breaker is not None
         delay = max(breaker.retry_after, RESUME_MIN_SECONDS)
-        self._timers.call_after(delay, lambda: self._start(self._resume(handler)))
+        self._timers.call_after(delay, partial(self._start, partial(self._resume, handler)))
 
     async def _resume(self, handler: Handler) -> None:
         guard = guard_of(handler)
         while guard.paused:
-            envelope = guard.resuming = guard.paused.popleft()
+            envelope = guard.paused.popleft()
+            guard.resuming[envelope.sequence] = envelope
             try:
                 await self._call(handler, envelope)
             except asyncio.CancelledError:
                 guard.paused.appendleft(envelope)
-                guard.resuming = None
-                self._call_again(lambda: self._resume(handler))
+                self._call_again(partial(self._resume, handler))
                 raise
-            guard.resuming = None
+            finally:
+                guard.resuming.pop(envelope.sequence, None)
             if guard.paused and guard.paused[0] is envelope:
                 self._resume_later(handler)
                 return
@@ -158,17 +166,19 @@ class Parking:
 
     # All of them
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        self._dispatch.spawn(work)
-
-    def _call_again(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """A task was cancelled: its event waits on for another one, unless the bus stops and reports it."""
+    def _start(self, work: Work) -> None:
+        """Begin what is due, unless the bus stops and reports the event."""
         if self._intake.running:
-            self._timers.call_after(0, lambda: self._start(work()))
+            self._dispatch.spawn(work())
+
+    def _call_again(self, work: Work) -> None:
+        """A task was cancelled: its event waits on for another one."""
+        if self._intake.running:
+            self._timers.call_after(0, partial(self._start, work))
 
     def _forget(self, guard: HandlerGuard) -> None:
         guard.look()
-        if not guard.lots and not guard.paused:
+        if not (guard.lots or guard.paused or guard.resuming):
             self._guards.discard(guard)
 
     def _hold(self, envelope: Envelope) -> None:
@@ -176,10 +186,12 @@ class Parking:
         # It counts there until it is called, also when its class gets other lanes meanwhile.
         envelope.lane = lane = self._intake.lane_of(envelope)
         lane.queue.held += 1
+        # Several handlers may hold one event, each in a place of its own: that is more than was published.
+        self._intake.on_unpublished(1)
 
     async def _call(self, handler: Handler, envelope: Envelope) -> None:
         """Call the handler and let the event go; cancelled, the event stays where it was."""
-        pending = self._dispatch.call(handler, envelope)
+        pending = self._dispatch.call_again(handler, envelope)
         if pending is not None:
             await pending
         lane = self._intake.lane_of(envelope)

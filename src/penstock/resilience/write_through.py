@@ -33,12 +33,16 @@ class WriteThrough:
         """Keys whose change is not on the disk yet."""
         return len(self._changed | self._writing)
 
+    def note(self, keys: Iterable[str]) -> None:
+        """Let the next write have these keys, or :meth:`flush`."""
+        self._changed |= dict.fromkeys(keys)
+
     async def save(self, keys: Iterable[str]) -> None:
         """Return when the journal has these keys as they are now; raises what the journal raises.
 
         A caller that is cancelled does not undo the change, nor the write.
         """
-        self._changed |= dict.fromkeys(keys)
+        self.note(keys)
         loop = asyncio.get_running_loop()
         if self._next is None:
             self._next = loop.create_future()
