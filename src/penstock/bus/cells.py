@@ -66,7 +66,10 @@ class PythonMeterCells:
 
 
 class PythonLaneCells:
-    """Whether somebody is at work in a lane, and how far the twin has come."""
+    """Whether somebody is at work in a lane, and how far the twin has come.
+
+    ``handled``, ``good`` and ``taken`` belong to the :class:`Turns` that run at the moment.
+    """
 
     pumps: int
     suspended: int

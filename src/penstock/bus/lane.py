@@ -102,9 +102,9 @@ class Lane(LaneCells):
                 watch.stop()
             self._leave()
             return None
-        return self._go_on_in_place(envelope, rest, watch)
+        return self._finish_in_place(envelope, rest, watch)
 
-    async def _go_on_in_place(
+    async def _finish_in_place(
         self, envelope: Envelope, rest: Awaitable[None] | None, watch: Stopwatch | None
     ) -> None:
         try:
@@ -158,7 +158,7 @@ class Lane(LaneCells):
                 watch.stop()
             self._leave()
             return envelope, notes, None if envelope.settled else nothing()
-        return envelope, notes, self._go_on_in_place(envelope, rest, watch)
+        return envelope, notes, self._finish_in_place(envelope, rest, watch)
 
     # The pump
 
