@@ -7,13 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from penstock.errors import (
-    Closed,
-    DeadlineExceeded,
-    PenstockError,
-    RetentionFull,
-    UsageError,
-)
+from penstock.errors import Closed, DeadlineExceeded, PenstockError, RetentionFull, UsageError
 from penstock.log.appending import drafts_of
 from penstock.log.batch import Batch, Item, gather, ungathered
 from penstock.log.checks import largest_record, packed
@@ -177,9 +171,13 @@ class TopicWriter(TopicInlet):
     def reject_while_full(self, full: bool) -> None:
         """Retention says whether the topic is at its size and rejects records."""
         with self._refusing:
-            if self.refusal is None or isinstance(self.refusal, RetentionFull):
+            before = self.refusal
+            if before is None or isinstance(before, RetentionFull):
                 self.refusal = retention_full(self.topic) if full else None
                 self._set_room()
+        if isinstance(before, RetentionFull):
+            # Who came between the refusal and the room waits for a commit, and none may come.
+            self._on_commit((), [])
 
     def stop(self) -> None:
         """The worker has ended: fail what came in beside the refusal, now and later."""
