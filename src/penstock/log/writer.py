@@ -261,17 +261,19 @@ class TopicWriter(TopicInlet):
 
     def commit(self) -> None:
         """Write all that has gathered, and tell."""
-        items, batches = list[Item](), list[Batch]()
-        # In this order; see the class.
-        self._scheduled = self._lingering = False
-        receipt = self._next_receipt()
+        items, batches, receipt = list[Item](), list[Batch](), self._receipt
         try:
+            # In this order; see the class.
+            self._scheduled = self._lingering = False
+            self._next_receipt()
             self._try_items(items, batches, receipt)
             self._tell(receipt, batches)
         except BaseException as interruption:
-            # On a loop that commits a signal may end the program: the publishers know before.
-            self._give_up(items, batches, receipt, interrupted(self.topic, interruption))
-            self._tell(receipt, batches)
+            # On a loop that commits a signal may end the program: the publishers know before. Where
+            # nothing was begun they need not, as the worker tries it again.
+            if receipt is not self._receipt:
+                self._give_up(items, batches, receipt, interrupted(self.topic, interruption))
+                self._tell(receipt, batches)
             raise
 
     def _try_items(self, items: list[Item], batches: list[Batch], receipt: Receipt) -> None:
