@@ -224,7 +224,8 @@ def no_thread(*_):
 
 def test_a_job_that_a_helper_found_without_a_thread_of_its_own_is_waited_for(monkeypatch):
     """Given threads for one helper alone, it also takes the call for which there was none."""
-    helpers, seen = Helpers("busy"), []
+    helpers = Helpers("busy")
+    seen: list[bool] = []
     refused, begun, returned = threading.Event(), threading.Event(), threading.Event()
     start, starts = threading.Thread.start, count(1)
 
@@ -253,7 +254,8 @@ def test_a_job_that_a_helper_found_without_a_thread_of_its_own_is_waited_for(mon
 
 def test_what_no_helper_has_begun_is_not_begun_behind_a_failure(monkeypatch):
     """Given no thread, and a first job that fails, the others are not done: neither here nor later."""
-    helpers, seen = Helpers("idle"), []
+    helpers = Helpers("idle")
+    seen: list[str] = []
     with monkeypatch.context() as context:
         context.setattr(threading.Thread, "start", no_thread)
         with pytest.raises(OSError, match="gone"):
