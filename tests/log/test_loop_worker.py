@@ -394,8 +394,9 @@ class TestClosing:
         ran = []
         worker.close()
         worker.submit(lambda: ran.append("behind"))
+        worker.submit_after(0, lambda: ran.append("later"))
         await settle()
-        assert ran == []
+        assert (ran, worker._timers) == ([], set())
 
     async def test_a_worker_that_closes_itself_ends_its_jobs_its_timers_and_its_helpers(self):
         worker = LoopWorker("ends", asyncio.get_running_loop())
