@@ -203,6 +203,14 @@ def test_compiled_methods_refuse_what_is_not_theirs(method):
         method(SimpleNamespace(), b"x", b"y")
 
 
+@needs_twin
+@pytest.mark.parametrize("row", ["None", "object()"])
+def test_what_is_no_row_is_refused(row):
+    """In a process of its own, which would end without a word."""
+    program = f"from penstock.log.published import resume; resume([{row}])"
+    assert "TypeError" in python("-c", program).stderr
+
+
 def test_compiled_or_not_a_method_tells_its_arguments():
     told = list(inspect.signature(WalMessageQueue.publish_nowait).parameters)
     assert told == ["self", "topic", "value", "key", "headers", "timestamp"]

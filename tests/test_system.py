@@ -7,10 +7,11 @@ import mmap
 import os
 import threading
 from functools import partial
+from itertools import count
 
 import pytest
 
-from penstock.system import BUFFERS_MAX, Job, OsClock, OsFiles, ThreadWorker, map_shared
+from penstock.system import BUFFERS_MAX, Helpers, Job, OsClock, OsFiles, ThreadWorker, map_shared
 
 CONTENT = b"0123456789"
 SECONDS_MAX = 60
@@ -219,6 +220,49 @@ def test_jobs_that_get_no_thread_are_done_here_and_not_later(worker, monkeypatch
 
 def no_thread(*_):
     raise RuntimeError("can't start new thread")
+
+
+def test_a_job_that_a_helper_found_without_a_thread_of_its_own_is_waited_for(monkeypatch):
+    """Given threads for one helper alone, it also takes the call for which there was none."""
+    helpers = Helpers("busy")
+    seen: list[bool] = []
+    refused, begun, returned = threading.Event(), threading.Event(), threading.Event()
+    start, starts = threading.Thread.start, count(1)
+
+    def start_one(thread: threading.Thread) -> None:
+        if next(starts) > 1:
+            refused.set()
+            no_thread()
+        start(thread)
+
+    def last() -> None:
+        begun.set()
+        seen.append(returned.wait(0.05))
+
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    helpers.run_all(
+        [
+            lambda: seen.append(begun.wait(SECONDS_MAX)),
+            lambda: seen.append(refused.wait(SECONDS_MAX)),
+            last,
+        ]
+    )
+    returned.set()
+    helpers.close()
+    assert sorted(seen) == [False, True, True], "it had not returned when the last one ended"
+
+
+def test_what_no_helper_has_begun_is_not_begun_behind_a_failure(monkeypatch):
+    """Given no thread, and a first job that fails, the others are not done: neither here nor later."""
+    helpers = Helpers("idle")
+    seen: list[str] = []
+    with monkeypatch.context() as context:
+        context.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(OSError, match="gone"):
+            helpers.run_all([partial(fail, None), partial(seen.append, "a")])
+    helpers.run_all([partial(seen.append, name) for name in "bc"])
+    helpers.close()
+    assert sorted(seen) == ["b", "c"]
 
 
 @pytest.mark.parametrize("failing", [0, 1])

@@ -148,7 +148,7 @@ def records(
         fill(found, place, PyObject_Vectorcall(kind, fields, 7, NULL))
     return found
 
-cdef class AwaitedRow:  # what penstock.log.published.ResumedRow does for each record; there is the rest of it
+cdef class AwaitedRow:  # what penstock.log.published.PythonAwaitedRow does for each record; there is the rest of it
     cdef public object row, durable, acknowledgement, error
     cdef public object _loop, _callback, _context, _failure
     cdef public bint _done, _asyncio_future_blocking
@@ -190,7 +190,8 @@ def acknowledge(kind, rows, topic, placed):  # as penstock.log.published.python_
 
 def resume(rows):  # goes on with those who wait for the rows, one after the other; what one of them raises ends it
     cdef AwaitedRow row
-    for row in rows:
+    for one in rows:
+        row = <AwaitedRow?>one
         row._done, row.row = True, None
         callback, context, row._callback, row._context = row._callback, row._context, None, None
         if callback is not None:

@@ -18,7 +18,6 @@ import random
 import stat
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -333,12 +332,16 @@ class Worker(Protocol):
         ...
 
 
-def _do_one(jobs: deque[Job]) -> None:
-    try:
-        job = jobs.popleft()
-    except IndexError:
+def _do_unless_taken(job: Job, outcome: Future[None]) -> None:
+    """Run the job, unless it was taken from the helpers; its outcome tells when it is done."""
+    if not outcome.set_running_or_notify_cancel():
         return
-    job()
+    try:
+        job()
+    except BaseException as error:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(None)
 
 
 class Helpers:
@@ -354,24 +357,32 @@ class Helpers:
             for job in jobs:
                 job()
             return
+        # Not the futures of the pool: it keeps a call for which it could start no thread, gives out no
+        # future of it, and makes it when it has a thread.
+        others = [(job, Future[None]()) for job in jobs[1:]]
+        submitted = False
+        try:
+            submitted = self._submit(others)
+            jobs[0]()
+            for job, outcome in others:
+                if not submitted and outcome.cancel():
+                    job()
+                else:
+                    outcome.result()
+        finally:
+            # Whatever happens here, none of them is at work behind it, or begins later.
+            wait([one for _, one in others if submitted or not one.cancel()])
+
+    def _submit(self, jobs: Sequence[tuple[Job, Future[None]]]) -> bool:
+        """Hand the jobs to the helpers; False when there is no thread to be had, and this one does what is left."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(HELPERS_MAX, f"{self._name}-helper")
-        left = deque(jobs[1:])
-        others: list[Future[None]] = []
         try:
-            # When there is no thread to be had, this one does what is left.
-            with suppress(RuntimeError):
-                # Those that were submitted stay in the list when one cannot be.
-                others.extend(self._threads.submit(_do_one, left) for _ in jobs[1:])
-            jobs[0]()
-            while left and len(others) < len(jobs) - 1:
-                _do_one(left)
-            for other in others:
-                other.result()
-        finally:
-            if len(others) < len(jobs) - 1:
-                left.clear()  # the call that got no thread may get one later, and finds nothing to do
-            wait(others)  # whatever happens here, none of them is at work behind it
+            for job, outcome in jobs:
+                self._threads.submit(_do_unless_taken, job, outcome)
+        except RuntimeError:
+            return False
+        return True
 
     def close(self) -> None:
         """Wait for those at work, and let them go."""

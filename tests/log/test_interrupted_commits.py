@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from penstock import WalMessageQueue
+from penstock import TopicConfig, WalMessageQueue
 from penstock.errors import StoreFailed
 from penstock.log import writer as writers
 from penstock.log.loop_worker import LoopWorker
@@ -20,13 +20,13 @@ def make(folder, commit_on="loop"):
 
 def once(monkeypatch, place, name, error, *, after=False):
     """The next call of a function raises, before or after it did its work."""
-    real = getattr(place, name)
+    real, errors = getattr(place, name), [error]
 
     def striking(*arguments):
-        monkeypatch.setattr(place, name, real)
-        if after:
-            real(*arguments)
-        raise error
+        done = real(*arguments) if after or not errors else None
+        if errors:
+            raise errors.pop()
+        return done
 
     monkeypatch.setattr(place, name, striking)
 
@@ -53,6 +53,10 @@ def interrupted(folder, strike, publish, then):
 
 
 STEPS = [
+    (TopicWriter, "commit", False),
+    (TopicWriter, "commit", True),
+    (TopicWriter, "_next_receipt", False),
+    (TopicWriter, "_next_receipt", True),
     (writers, "gather", False),
     (TopicWriter, "_take_all", False),
     (TopicWriter, "_take_all", True),
@@ -133,4 +137,23 @@ def test_a_signal_while_a_commit_is_asked_for_does_not_stop_the_topic(tmp_path, 
 
     interrupted(
         tmp_path, lambda: once(monkeypatch, LoopWorker, "_soon", KeyboardInterrupt()), publish, then
+    )
+
+
+def test_a_signal_before_a_commit_that_lingered_does_not_stop_the_topic(tmp_path, monkeypatch):
+    told = []
+
+    async def publish(queue):
+        await queue.create_topic("slow", TopicConfig(linger_ms=1))
+        told.append(queue.publish_nowait("slow", b"second"))
+
+    async def then(queue):
+        assert (await told[0].wait()).count == 1
+        assert (await queue.publish("slow", b"third")).offset == 1
+
+    interrupted(
+        tmp_path,
+        lambda: once(monkeypatch, TopicWriter, "commit", KeyboardInterrupt()),
+        publish,
+        then,
     )

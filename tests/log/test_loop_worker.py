@@ -356,13 +356,47 @@ class TestClosing:
         assert worker.run_now(lambda: ran.append(3))
         worker.close()
 
+    def test_a_job_that_a_signal_interrupted_runs_once_more_and_so_do_those_behind_it(self):
+        loop, ran = asyncio.new_event_loop(), []
+        worker = LoopWorker("test", loop)
+        signals = [KeyboardInterrupt(), SystemExit()]
+
+        def first():
+            ran.append("first")
+            if signals:
+                raise signals.pop()
+
+        for job in (first, lambda: ran.append("second")):
+            worker._jobs.append(job)
+        loop.call_soon(worker._run)
+        for kind in (SystemExit, KeyboardInterrupt):
+            with pytest.raises(kind):
+                loop.run_until_complete(settle())
+        loop.run_until_complete(settle())
+        assert ran == ["first", "first", "second"], "one that goes wrong again is dropped"
+        loop.call_soon(worker.close)
+        loop.run_until_complete(settle())
+        loop.close()
+
+    async def test_a_signal_behind_the_last_job_leaves_nothing_to_do(self):
+        worker, ran = LoopWorker("test", asyncio.get_running_loop()), []
+        worker._jobs.append(lambda: ran.append("first"))
+        worker._jobs.append(worker._jobs.clear)
+        with pytest.raises(IndexError):  # as a signal would come: it is the end of the last job
+            worker._run()
+        worker.submit(lambda: ran.append("second"))
+        await settle()
+        assert ran == ["first", "second"]
+        worker.close()
+
     async def test_a_job_that_comes_while_it_closes_is_not_run_behind_it(self):
         worker = LoopWorker("test", asyncio.get_running_loop())
         ran = []
         worker.close()
         worker.submit(lambda: ran.append("behind"))
+        worker.submit_after(0, lambda: ran.append("later"))
         await settle()
-        assert ran == []
+        assert (ran, worker._timers) == ([], set())
 
     async def test_a_worker_that_closes_itself_ends_its_jobs_its_timers_and_its_helpers(self):
         worker = LoopWorker("ends", asyncio.get_running_loop())

@@ -324,6 +324,32 @@ async def test_retention_rejects_and_takes_again_but_never_reopens():
         writer.add_nowait(b"x")
 
 
+@pytest.mark.parametrize("call", ["publish", "publish_many"])
+async def test_who_finds_no_room_while_retention_takes_a_refusal_back_is_added(monkeypatch, call):
+    """Given one who comes when nothing is refused any more, and before there is room again."""
+    value = [b"x"] if call == "publish_many" else b"x"
+    async with opened() as (_, queue, writer):
+        between, go_on = threading.Event(), threading.Event()
+        set_room = writer._set_room
+
+        def slowly():
+            between.set()
+            go_on.wait(60)
+            set_room()
+
+        writer.reject_while_full(True)
+        monkeypatch.setattr(writer, "_set_room", slowly)
+        taking_back = asyncio.create_task(asyncio.to_thread(writer.reject_while_full, False))
+        await asyncio.to_thread(between.wait, 60)
+        publishing = asyncio.create_task(getattr(queue, call)("orders", value, timeout=3_600))
+        await settle()
+        assert queue._engine.waiters._waiting
+        go_on.set()
+        await taking_back
+        await settle()
+        assert (await publishing if publishing.done() else None) is not None, "nobody tells it"
+
+
 # Batches on the disk
 
 

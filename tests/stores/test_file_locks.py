@@ -2,14 +2,21 @@
 
 import errno
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
 
 import pytest
 
+from penstock import system
 from penstock.errors import DeadlineExceeded, InvalidOption, StoreFailed
-from penstock.stores import DirectoryStore, file_locks
+from penstock.log.refusals import let_go
+from penstock.stores import DirectoryStore, directory, file_locks, handles
 from penstock.testing.worker import simulated_system
 from tests.stores.test_directory import KEYS, fill, make
+
+PLACES_OF_SIGNALS = {one.__file__ for one in (directory, file_locks, handles, system)}
 
 
 def test_what_only_one_thread_changes_is_looked_at_once():
@@ -74,6 +81,65 @@ def test_what_fails_right_behind_the_lock_of_a_file_keeps_no_other_store_out(
     for one in (other, store):
         with one.lock("topic/head", 0):
             pass
+
+
+class Signal:
+    """A profile of the interpreter, which is told of every place where a signal may come: here it comes to one of them."""
+
+    def __init__(self, place):
+        self._left = place
+        self.came = False
+
+    def __call__(self, frame, event, _):
+        """A call in Python that begins, or one in C that has ended; an error here unsets the profile."""
+        code = frame.f_code
+        if event not in ("call", "c_return") or code.co_name == "__del__":
+            return
+        if code.co_filename in PLACES_OF_SIGNALS:
+            self._left -= 1
+            if self._left < 0:
+                self.came = True
+                raise KeyboardInterrupt
+
+
+def interrupted_at(place, lock):
+    """Lock and let go, with a signal at this place; whether there is one."""
+    signal = Signal(place)
+    try:
+        sys.setprofile(signal)
+        with suppress(DeadlineExceeded), lock("topic/head", 1):
+            pass
+    except KeyboardInterrupt as interruption:
+        let_go(interruption)
+    finally:
+        sys.setprofile(None)
+    return signal.came
+
+
+@pytest.mark.parametrize("kind", ["lock", "lock_folder"])
+def test_wherever_a_signal_comes_nothing_stays_locked(tmp_path, kind):
+    store, other = DirectoryStore(tmp_path), DirectoryStore(tmp_path)
+    for one in (store, other):
+        with one.lock("topic/head", 1):
+            pass
+    for place in count():
+        if not interrupted_at(place, getattr(store, kind)):
+            break
+        assert not store._locks.mutex("topic/head").locked(), place
+        assert not store._locks.folders, place
+        with other.lock("topic/head", 0):
+            pass
+    assert place > 20, "so many places there are at least"
+
+
+def test_a_signal_to_who_waits_for_a_lock_takes_nothing_from_who_has_it(tmp_path):
+    store = DirectoryStore(tmp_path)
+    with store.lock("topic/head", 1):
+        for place in count():
+            if not interrupted_at(place, lambda key, _: store.lock(key, 0)):
+                break
+            assert store._locks.mutex("topic/head").locked(), place
+    assert place > 5, "so many places there are at least"
 
 
 def test_a_forked_child_does_not_unlock_what_its_parent_holds(tmp_path):

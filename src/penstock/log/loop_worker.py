@@ -60,7 +60,9 @@ class LoopWorker:
         self._timers: set[asyncio.TimerHandle] = set()
         self._closed = threading.Event()
         self._jobs: deque[Job] = deque()
-        """Those that were submitted and did not run yet; from any thread."""
+        """Those that were submitted and have not ended; from any thread."""
+        self._failed: Job | None = None
+        """The last one that ended in an error; it runs twice."""
 
     def submit(self, job: Job) -> None:
         self._jobs.append(job)
@@ -101,20 +103,32 @@ class LoopWorker:
             call_soon(self._loop, call)
 
     def _run(self) -> None:
-        # All that are there: a signal may have come between a job and its callback.
-        for _ in range(len(self._jobs)):
-            job = self._jobs.popleft()
-            # Asked here, as it may have been closed since the job was submitted.
-            if not self._closed.is_set():
-                _do(job)
+        try:
+            # All that are there: a signal may have come between a job and its callback.
+            for _ in range(len(self._jobs)):
+                # Asked here, as it may have been closed since the job was submitted.
+                if not self._closed.is_set():
+                    _do(self._jobs[0])
+                self._jobs.popleft()
+        except BaseException:
+            self._run_again()
+            raise
+
+    def _run_again(self) -> None:
+        """A signal may have come before the first job began: it has another try, which harms none that had begun."""
+        self._loop.call_soon(self._run)
+        if self._jobs and self._jobs[0] is self._failed:
+            self._jobs.popleft()
+        self._failed = self._jobs[0] if self._jobs else None
 
     def _start_timer(self, seconds: float, job: Job) -> None:
         if self._closed.is_set():
             return
 
         def ring() -> None:
+            self._jobs.append(job)
             self._timers.discard(timer)
-            _do(job)
+            self._run()
 
         timer = self._loop.call_later(seconds, ring)
         self._timers.add(timer)

@@ -52,7 +52,7 @@ class CommitWaiters:
         """A commit or a sync is over: those for whom there is room now are added, in their order."""
         waiting, self._waiting = self._waiting.values(), {}
         full: set[object] = set()
-        kept = [one for one in waiting if not one.waiter.done() and not one.is_added(full)]
+        kept = [one for one in waiting if not one.waiter.done() and not one.try_to_add(full)]
         self._waiting = {one.waiter: one for one in kept} | self._waiting
 
     def close(self, refusal: PenstockError) -> None:
@@ -67,7 +67,7 @@ class _Waiting(NamedTuple):
     add: Callable[[], object]
     waiter: Any
 
-    def is_added(self, full: set[object]) -> bool:
+    def try_to_add(self, full: set[object]) -> bool:
         """Whether it does not wait any more; who comes behind another one at a full writer waits too."""
         if self.writer in full:
             return False

@@ -7,13 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from penstock.errors import (
-    Closed,
-    DeadlineExceeded,
-    PenstockError,
-    RetentionFull,
-    UsageError,
-)
+from penstock.errors import Closed, DeadlineExceeded, PenstockError, RetentionFull, UsageError
 from penstock.log.appending import drafts_of
 from penstock.log.batch import Batch, Item, gather, ungathered
 from penstock.log.checks import largest_record, packed
@@ -177,9 +171,13 @@ class TopicWriter(TopicInlet):
     def reject_while_full(self, full: bool) -> None:
         """Retention says whether the topic is at its size and rejects records."""
         with self._refusing:
-            if self.refusal is None or isinstance(self.refusal, RetentionFull):
+            before = self.refusal
+            if before is None or isinstance(before, RetentionFull):
                 self.refusal = retention_full(self.topic) if full else None
                 self._set_room()
+        if isinstance(before, RetentionFull):
+            # Who came between the refusal and the room waits for a commit, and none may come.
+            self._on_commit((), [])
 
     def stop(self) -> None:
         """The worker has ended: fail what came in beside the refusal, now and later."""
@@ -263,17 +261,19 @@ class TopicWriter(TopicInlet):
 
     def commit(self) -> None:
         """Write all that has gathered, and tell."""
-        items, batches = list[Item](), list[Batch]()
-        # In this order; see the class.
-        self._scheduled = self._lingering = False
-        receipt = self._next_receipt()
+        items, batches, receipt = list[Item](), list[Batch](), self._receipt
         try:
+            # In this order; see the class.
+            self._scheduled = self._lingering = False
+            self._next_receipt()
             self._try_items(items, batches, receipt)
             self._tell(receipt, batches)
         except BaseException as interruption:
-            # On a loop that commits a signal may end the program: the publishers know before.
-            self._give_up(items, batches, receipt, interrupted(self.topic, interruption))
-            self._tell(receipt, batches)
+            # On a loop that commits a signal may end the program: the publishers know before. Where
+            # nothing was begun they need not, as the worker tries it again.
+            if receipt is not self._receipt:
+                self._give_up(items, batches, receipt, interrupted(self.topic, interruption))
+                self._tell(receipt, batches)
             raise
 
     def _try_items(self, items: list[Item], batches: list[Batch], receipt: Receipt) -> None:

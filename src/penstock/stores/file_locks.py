@@ -158,29 +158,41 @@ class FileLock:
     def _take(self) -> Seen:
         locks, key, deadline = self._locks, self._key, None
         mutex = self._mutex = locks.mutex(key)
-        # Most are free: the clock is looked at only when it is to be waited for.
-        if not mutex.acquire(blocking=False):
-            deadline = locks.deadline(self._timeout)
-            if not mutex.acquire(timeout=max(0.0, self._timeout)):
-                raise locks.late(key, self._timeout)
-        self._life = locks.life
+        taken: list[bool] = []
         try:
+            # One call takes the mutex and notes it: a signal cannot come in between. Most are free:
+            # the clock is looked at only when it is to be waited for.
+            taken.extend(map(mutex.acquire, (False,)))
+            if not any(taken):
+                deadline = locks.deadline(self._timeout)
+                taken.extend(map(mutex.acquire, (True,), (max(0.0, self._timeout),)))
+            if not any(taken):
+                raise locks.late(key, self._timeout)
+            self._life = locks.life
             seen = locks.take(self._owner, key, deadline, self._timeout)
             self._handle = seen.handle
         except BaseException:
-            # A signal, or an error of the system, may have come behind the lock of the file.
-            try:
-                locks.let_go_if_taken(key)
-            finally:
-                mutex.release()
+            # A signal, or an error of the system, may have come behind either lock.
+            if any(taken):
+                self._give_back()
             raise
         return seen
+
+    def _give_back(self) -> None:
+        try:
+            self._locks.let_go_if_taken(self._key)
+        finally:
+            self._mutex.release()
 
     def __exit__(self, *exc_info: object) -> None:
         handle, self._handle = self._handle, None
         if handle is not None:
             try:
                 self._release(handle)
+            except BaseException:
+                # A signal may have come before it was unlocked. To do that twice changes nothing.
+                self._release(handle)
+                raise
             finally:
                 self._mutex.release()
 
@@ -193,7 +205,8 @@ class FileLock:
 
     def __del__(self) -> None:
         """Whoever forgets it while it is held lets go of the lock."""
-        if self._handle is not None:
+        # One that a signal came to while it was made holds nothing.
+        if getattr(self, "_handle", None) is not None:
             self.__exit__()
 
 
