@@ -335,3 +335,28 @@ async def test_a_filter_that_failed_is_asked_again_before_the_retry():
         (breaker,) = bus.breakers().values()
         found = breaker.statistics()
         assert (found.admitted, found.failed, found.succeeded) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10])
+async def test_a_handler_of_batches_keeps_the_order_of_a_key_through_retries(size):
+    """What waited behind an event is called when that was handled, not when it has gone into a batch."""
+    handled: list[int] = []
+    failures = [0, 0, 2]
+
+    async def handle(events):
+        await asyncio.sleep(0)
+        numbers = [event.number for event in events]
+        if failures and failures[0] in numbers:
+            failures.pop(0)
+            raise ValueError(numbers)
+        handled.extend(numbers)
+
+    async with ResilientMessageBus(retry=AT_ONCE) as bus:
+        bus.on_error(lambda *_: None)
+        bus.subscribe(Ping, handle, batch=size, ordered=True)
+        for number in range(8):
+            bus.publish_nowait(Ping(number))
+        await bus.settle(timeout=5)
+        found = bus.statistics()
+        assert (handled, found.events_processed) == (list(range(8)), 8)
+        assert all(lane.queue.held == 0 for lane in bus._intake.all_lanes())

@@ -7,7 +7,8 @@ and in any case after its timeout.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -77,14 +78,30 @@ class Batcher:
 
     def add(self, envelope: Envelope) -> Awaitable[None] | None:
         """Take an event; returns what is to be awaited when that makes the batch full."""
-        notes = delivery_of(envelope)
-        notes.open += 1
-        notes.elsewhere |= {self._handler}
+        self._claim(envelope)
         self._waiting.append(envelope)
         if len(self._waiting) >= self._size:
             return self.flush()
         self._wait_for_company(envelope)
         return None
+
+    def _claim(self, envelope: Envelope) -> None:
+        notes = delivery_of(envelope)
+        notes.open += 1
+        notes.elsewhere |= {self._handler}
+
+    async def alone(self, envelope: Envelope) -> None:
+        """Handle an event in a batch of its own, after one that is being handled; cancelled, nothing is kept here."""
+        while self._running is not None and self not in _inside.get():
+            await asyncio.shield(self._running)
+        self._claim(envelope)
+        with self._at_work():
+            try:
+                failed = await self._call([envelope])
+            except asyncio.CancelledError:
+                delivery_of(envelope).open -= 1
+                raise
+            self._finish(envelope, (failed or {}).get(0))
 
     async def flush(self) -> None:
         """Hand over what is there, after a batch that is being handled.
@@ -135,11 +152,17 @@ class Batcher:
             self._expiry = None
 
     async def _hand_over(self, taken: list[Envelope]) -> None:
+        with self._at_work():
+            await self._try(taken)
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Other batches wait meanwhile, but for those of the handler itself."""
         running = None
         if self._running is None:
             running = self._running = asyncio.get_running_loop().create_future()
         try:
-            await self._try(taken)
+            yield
         finally:
             if running is not None:
                 self._running = None
@@ -160,8 +183,15 @@ class Batcher:
             self._finish(envelope, failed.get(index))
 
     async def _try_one_of(self, taken: list[Envelope]) -> None:
-        """Call the handler for the first one alone."""
+        """Call the handler for the first one alone, unless that has to wait for one that has failed."""
         envelope, *rest = taken
+        guard = self._handler.guard
+        if guard is not None and guard.waits(envelope):
+            taken[:] = rest
+            guard.abandoned()  # it was admitted with the batch
+            self._dispatch.failures.refused(self._handler, envelope)
+            self._dispatch.release(envelope)
+            return
         try:
             failed = await self._call([envelope])
         except asyncio.CancelledError:

@@ -164,10 +164,12 @@ class Dispatch:
         return None
 
     def call_again(self, handler: Handler, envelope: Envelope) -> Awaitable[Any] | None:
-        """As :meth:`call`, of one that was kept from the event before: its filter is asked anew."""
-        return self.call(handler, envelope) if self._wanted(handler, envelope) else None
+        """As :meth:`call`, for an event that waited: its filter is asked anew, and it is in no batch with others."""
+        return self.call(handler, envelope, again=True) if self._wanted(handler, envelope) else None
 
-    def call(self, handler: Handler, envelope: Envelope) -> Awaitable[Any] | None:
+    def call(
+        self, handler: Handler, envelope: Envelope, *, again: bool = False
+    ) -> Awaitable[Any] | None:
         """Call one handler; returns what is left to await. Never raises what the handler raises."""
         guard = handler.guard
         if guard is not None and not guard.admits(envelope):
@@ -175,7 +177,7 @@ class Dispatch:
             self.failures.refused(handler, envelope)
             return None
         if handler.batch is not None:
-            return handler.batch.add(envelope)
+            return handler.batch.alone(envelope) if again else handler.batch.add(envelope)
         try:
             if handler.wants_envelope:
                 pending = begin_event(handler.call_with_envelope, envelope, envelope)

@@ -37,6 +37,10 @@ class Guard(Protocol):
         """Whether the handler may be called now. After a yes one of the other calls must follow."""
         ...
 
+    def waits(self, envelope: Envelope) -> bool:
+        """Whether an earlier event is in the way."""
+        ...
+
     def began(self) -> None:
         """A call was made without asking, while it was clear; what becomes of it follows."""
         ...
@@ -55,6 +59,10 @@ class Batch(Protocol):
 
     def add(self, envelope: Envelope) -> Awaitable[None] | None:
         """Take an event; returns what is to be awaited when that makes the batch full."""
+        ...
+
+    async def alone(self, envelope: Envelope) -> None:
+        """Handle an event that comes again, for which others may wait: in a batch of its own."""
         ...
 
 
