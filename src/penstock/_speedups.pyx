@@ -8,9 +8,8 @@ cimport cython
 from cpython.array cimport array, clone
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.list cimport PyList_New, PyList_SET_ITEM
-from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from inspect import isawaitable
