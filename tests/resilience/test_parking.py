@@ -360,3 +360,47 @@ async def test_a_handler_of_batches_keeps_the_order_of_a_key_through_retries(siz
         found = bus.statistics()
         assert (handled, found.events_processed) == (list(range(8)), 8)
         assert all(lane.queue.held == 0 for lane in bus._intake.all_lanes())
+
+
+async def retrying(bus):
+    """The task of a retry, when it has begun."""
+    for _ in range(1_000):
+        await until_idle()
+        for task in bus._dispatch.tasks:
+            if "Parking._retry" in repr(task.get_coro()):
+                return task
+    raise AssertionError("nothing is tried again")
+
+
+@pytest.mark.parametrize("behind_another", [False, True])
+async def test_a_retry_of_a_batch_that_is_cancelled_is_called_again_and_leaves_no_probe(
+    behind_another,
+):
+    """Each admission of the breaker has its end, so a circuit that is half open does not run out of probes."""
+    calls: list[int] = []
+    gate = asyncio.Event()
+
+    async def handle(events):
+        (number,) = (event.number for event in events)
+        calls.append(number)
+        if calls.count(number) == 1 and number == 0:
+            raise ValueError("once")
+        if number == 1 or not behind_another:
+            await gate.wait()
+
+    async with ResilientMessageBus(retry=AT_ONCE) as bus:
+        bus.on_error(lambda *_: None)
+        bus.subscribe(Ping, handle, batch=1)
+        bus.publish_nowait(Ping(0))
+        if behind_another:
+            bus.publish_nowait(Ping(1))
+        await until_idle()
+        (await retrying(bus)).cancel()
+        await until_idle()
+        gate.set()
+        await bus.settle(timeout=5)
+        (breaker,) = bus.breakers().values()
+        found = breaker.statistics()
+        assert found.admitted == found.succeeded + found.failed + found.abandoned
+        assert (found.abandoned, found.failed) == (1, 1)
+        assert bus.statistics().events_processed == 1 + behind_another

@@ -92,16 +92,18 @@ class Batcher:
 
     async def alone(self, envelope: Envelope) -> None:
         """Handle an event in a batch of its own, after one that is being handled; cancelled, nothing is kept here."""
-        while self._running is not None and self not in _inside.get():
-            await asyncio.shield(self._running)
         self._claim(envelope)
-        with self._at_work():
-            try:
+        try:
+            while self._running is not None and self not in _inside.get():
+                await asyncio.shield(self._running)
+            with self._at_work():
                 failed = await self._call([envelope])
-            except asyncio.CancelledError:
-                delivery_of(envelope).open -= 1
-                raise
-            self._finish(envelope, (failed or {}).get(0))
+                self._finish(envelope, (failed or {}).get(0))
+        except asyncio.CancelledError:
+            if self._handler.guard is not None:
+                self._handler.guard.abandoned()  # it is asked again when the event comes again
+            delivery_of(envelope).open -= 1
+            raise
 
     async def flush(self) -> None:
         """Hand over what is there, after a batch that is being handled.
